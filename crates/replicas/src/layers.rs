@@ -6,10 +6,9 @@
 
 use crate::{
     file_id::FileId,
-    file_system::{foreign_kind, host_root},
     mountinfo::{self, Mount},
     original::{Original, Version, check},
-    overlay::layers,
+    overlay::{check_layers, layers},
 };
 use nearside_linux::escape;
 use nearside_policy::replication::Bar;
@@ -96,15 +95,11 @@ fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<Below>) -> Re
     let mount = mount_of(path, FileId::from(&stat)).map_err(|error| unknown(error.to_string()))?;
     let inside = path.strip_prefix(&mount.point).unwrap_or(path);
     let inside = mount.root.strip_prefix("/").unwrap_or(&mount.root).join(inside);
-    let mounts = std::fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
-    let mounts = mountinfo::mounts(&mounts);
+    check_layers(&mount).map_err(unknown)?;
     let mut is_first = true;
     for layer in layers(&mount.options).map_err(unknown)? {
         // Podman names its layers by links.
         let named = |error| unknown(format!("{}: {error}", escape::text(&layer)));
-        if let Some(kind) = foreign_kind(&mounts, &layer, host_root()) {
-            return Err(unknown(format!("{} lies on {kind}", escape::text(&layer))));
-        }
         let path = std::fs::canonicalize(&layer).map_err(named)?.join(&inside);
         let Some(below) = open(&path)? else { continue };
         let seen = fstat(&below).map_err(text)?;

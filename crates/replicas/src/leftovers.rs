@@ -29,13 +29,17 @@ pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Re
         let Some(namespace) = Namespace::with_any(processes, id) else { continue };
         let mut gone = Vec::new();
         for mount in copies {
-            let copy = visitor.unbind_at(&namespace, &mount.point, mount.device)?;
-            gone.extend(copy.map(|copy| (mount.point, copy)));
+            match visitor.unbind_at(&namespace, &mount.point, mount.device) {
+                Ok(copy) => gone.extend(copy.map(|copy| (mount.point, copy))),
+                Err(error) => eprintln!("nearside replicator: a copy stays mounted: {error}"),
+            }
         }
         let mut exchanges = Vec::new();
         for (path, from) in gone {
-            let original = visitor.file_at(&namespace, &path)?;
-            exchanges.extend(original.map(|to| Exchange { path, from, to }));
+            match visitor.file_at(&namespace, &path) {
+                Ok(original) => exchanges.extend(original.map(|to| Exchange { path, from, to })),
+                Err(error) => eprintln!("nearside replicator: users keep a copy: {error}"),
+            }
         }
         if !exchanges.is_empty() {
             left.insert(id, exchanges);

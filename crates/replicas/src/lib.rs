@@ -39,6 +39,7 @@ mod signals;
 pub mod store;
 mod sys;
 mod users;
+mod walk;
 
 pub use client::{Client, private_mounts};
 pub use error::Error;

@@ -7,18 +7,19 @@
 use crate::{
     error::{Error, IoContext},
     file_id::FileId,
-    file_system::{is_unasked, open_unasked},
+    file_system::host_root,
     mountinfo::{mount_of, mounts, read_at},
     sys,
+    walk::{FILE, Links, is_silent, walk},
 };
 use nearside_linux::escape;
 use rustix::{
-    fs::{CWD, Mode, OFlags, ResolveFlags, open, openat},
+    fs::{Mode, OFlags, open, openat},
     mount::{
         MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change,
         move_mount, open_tree, unmount,
     },
-    process::{chdir, fchdir},
+    process::fchdir,
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use std::{
@@ -83,11 +84,6 @@ pub enum Bound {
     Shared,
 }
 
-/// A file itself, not open for reading, ..
-const FILE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
-/// .. by a path without links.
-const EXACTLY: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
-
 /// A thread that can enter namespaces and come back.
 #[derive(Debug)]
 pub struct Visitor {
@@ -98,6 +94,8 @@ pub struct Visitor {
     own: OwnedFd,
     /// Its descriptors there, to reach a mount by its descriptor.
     descriptors: OwnedFd,
+    /// The device of the host's root.
+    root: Option<u64>,
 }
 
 impl Visitor {
@@ -113,7 +111,7 @@ impl Visitor {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own = open("/proc/thread-self", flags, Mode::empty()).doing(doing)?;
         let descriptors = openat(&own, "fd", flags, Mode::empty()).doing(doing)?;
-        Ok(Self { home: Namespace::own()?, host, own, descriptors })
+        Ok(Self { home: Namespace::own()?, host, own, descriptors, root: host_root() })
     }
 
     /// The namespace that it returns to.
@@ -130,24 +128,28 @@ impl Visitor {
     }
 
     /// The file at a path of the host, a symbolic link as itself; none if there is none.
-    pub(crate) fn file_on_host(&self, path: &Path) -> Option<FileId> {
-        let there = || {
-            let there = self.open(CWD, path, FILE, ResolveFlags::empty(), path).ok()?;
-            FileId::of(&there).ok()
+    ///
+    /// # Errors
+    /// If its file system may not answer.
+    pub(crate) fn file_on_host(&self, path: &Path) -> io::Result<Option<FileId>> {
+        let there = || match self.open(None, path, Links::OnTheWay) {
+            Ok(there) => FileId::of(&there).map(Some),
+            Err(error) if is_silent(&error) => Err(error),
+            Err(_) => Ok(None),
         };
-        self.on_host(there).ok()?
+        self.on_host(there).map_err(io::Error::other)?
     }
 
     /// The file at a path of the host without links, not open for reading; none if there is none.
     pub(crate) fn open_on_host(&self, path: &Path) -> Option<OwnedFd> {
-        self.on_host(|| self.open(CWD, path, FILE, EXACTLY, path).ok()).ok()?
+        self.on_host(|| self.open(None, path, Links::Refused).ok()).ok()?
     }
 
     /// A file of the host by a mount of its own, so that its file system can be unmounted while it
     /// is open; none if the path names another file.
     pub(crate) fn detached(&self, path: &Path, file: FileId) -> Option<OwnedFd> {
         let detached = || {
-            let seen = self.open(CWD, path, FILE, EXACTLY, path).ok()?;
+            let seen = self.open(None, path, Links::Refused).ok()?;
             let flags = OpenTreeFlags::OPEN_TREE_CLONE
                 | OpenTreeFlags::OPEN_TREE_CLOEXEC
                 | OpenTreeFlags::AT_EMPTY_PATH;
@@ -175,16 +177,17 @@ impl Visitor {
         let hosts = std::fs::read("/proc/1/mountinfo").ok();
         let hosts: Option<BTreeSet<u64>> =
             hosts.map(|text| mounts(&text).iter().filter_map(|mount| mount.peers).collect());
+        let doing = || format!("binding a copy over {}", escape::text(path));
         self.within(namespace, || {
-            let (root, above) = self.root_folder(root)?;
-            let inside = path.strip_prefix("/").unwrap_or(path);
-            let Ok(target) = self.open(&root, inside, FILE, EXACTLY, &above.join(inside)) else {
-                return Ok(Bound::NotThere);
+            let root = self.root_folder(root)?;
+            let target = match self.open(Some(&root), path, Links::Refused) {
+                Ok(target) => target,
+                Err(error) if is_silent(&error) => return Err(error).doing(doing),
+                Err(_) => return Ok(Bound::NotThere),
             };
             if FileId::of(&target).ok() != Some(original) {
                 return Ok(Bound::NotThere);
             }
-            let doing = || format!("binding a copy over {}", escape::text(path));
             let around = mount_of(&self.own, &target).doing(doing)?;
             if around.peers.is_some_and(|peers| hosts.as_ref().is_none_or(|it| it.contains(&peers)))
             {
@@ -216,8 +219,7 @@ impl Visitor {
                 let number = mount.as_raw_fd().to_string();
                 let _ = unmount(number.as_str(), UnmountFlags::DETACH);
             }
-            // The working directory would keep the helper's /proc busy there.
-            chdir("/").doing(doing)
+            Ok(())
         })
     }
 
@@ -232,9 +234,7 @@ impl Visitor {
         path: &Path,
         device: u64,
     ) -> Result<Option<FileId>, Error> {
-        let found =
-            self.within(namespace, || Ok(self.open(CWD, path, FILE, EXACTLY, path).ok()))?;
-        let Some(mount) = found else { return Ok(None) };
+        let Some(mount) = self.open_in(namespace, path)? else { return Ok(None) };
         match FileId::of(&mount).ok().filter(|id| id.device == device) {
             Some(id) => self.unbind(namespace, &[mount.as_fd()]).map(|()| Some(id)),
             None => Ok(None),
@@ -250,9 +250,17 @@ impl Visitor {
         namespace: &Namespace,
         path: &Path,
     ) -> Result<Option<FileId>, Error> {
-        self.within(namespace, || {
-            let found = self.open(CWD, path, FILE, EXACTLY, path).ok();
-            Ok(found.and_then(|file| FileId::of(&file).ok()))
+        let found = self.open_in(namespace, path)?;
+        Ok(found.and_then(|file| FileId::of(&file).ok()))
+    }
+
+    /// A path of a namespace without links, not open for reading; none if there is none.
+    fn open_in(&self, namespace: &Namespace, path: &Path) -> Result<Option<OwnedFd>, Error> {
+        let doing = || format!("looking for {}", escape::text(path));
+        self.within(namespace, || match self.open(None, path, Links::Refused) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if is_silent(&error) => Err(error).doing(doing),
+            Err(_) => Ok(None),
         })
     }
 
@@ -268,43 +276,30 @@ impl Visitor {
         paths: &[PathBuf],
     ) -> Result<Vec<OwnedFd>, Error> {
         self.within(namespace, || {
-            let (root, above) = self.root_folder(root)?;
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-            let found = paths.iter().filter_map(|path| {
-                let inside = path.strip_prefix("/").unwrap_or(path);
-                self.open(&root, path, flags, resolve, &above.join(inside)).ok()
-            });
-            Ok(found.collect())
+            let root = self.root_folder(root)?;
+            let found = paths.iter().map(|path| self.open(Some(&root), path, Links::Followed));
+            Ok(found.filter_map(Result::ok).collect())
         })
     }
 
     /// The folder that will be the root of a container, as long as the namespace has another root;
-    /// the root afterwards. And its path in the namespace.
-    fn root_folder<'a>(&self, future: Option<&'a Path>) -> Result<(OwnedFd, &'a Path), Error> {
-        let flags = FILE | OFlags::DIRECTORY;
+    /// the root afterwards.
+    fn root_folder(&self, future: Option<&Path>) -> Result<OwnedFd, Error> {
         let doing = || "opening a namespace's root".to_owned();
-        if let Some(path) = future {
-            match self.open(CWD, path, flags, EXACTLY, path) {
-                Ok(folder) => return Ok((folder, path)),
-                Err(error) if is_unasked(&error) => return Err(error).doing(doing),
-                Err(_) => {}
-            }
+        match future.map(|path| self.open(None, path, Links::Refused)) {
+            Some(Ok(folder)) => Ok(folder),
+            Some(Err(error)) if is_silent(&error) => Err(error).doing(doing),
+            _ => open("/", FILE, Mode::empty()).doing(doing),
         }
-        Ok((open("/", flags, Mode::empty()).doing(doing)?, Path::new("/")))
     }
 
-    /// Opens a path of the namespace where this thread is, `absolute` there.
-    fn open(
-        &self,
-        root: impl AsFd,
-        path: &Path,
-        flags: OFlags,
-        resolve: ResolveFlags,
-        absolute: &Path,
-    ) -> io::Result<OwnedFd> {
+    /// Opens a path below a folder, or the root, of the namespace where this thread is.
+    fn open(&self, root: Option<&OwnedFd>, path: &Path, links: Links) -> io::Result<OwnedFd> {
         let mountinfo = || read_at(&self.own, "mountinfo");
-        open_unasked(root, path, flags, resolve, absolute, mountinfo)
+        match root {
+            Some(root) => walk(root, path, links, self.root, mountinfo),
+            None => walk(open("/", FILE, Mode::empty())?, path, links, self.root, mountinfo),
+        }
     }
 
     /// Acts in a namespace.

@@ -3,7 +3,8 @@
 use crate::{
     error::{Error, IoContext},
     file_id::FileId,
-    file_system::{foreign_layer, is_foreign, mount_of, told_kind},
+    file_system::{is_foreign, mount_of, told_kind},
+    overlay::check_layers,
     path_text,
 };
 use nearside_linux::escape;
@@ -144,10 +145,13 @@ impl Original {
 
     /// The type of its file system, as `/proc/filesystems` names it as far as it is known.
     pub(crate) fn file_system(&self) -> String {
-        let mounted = mount_of(&self.file, None).ok().flatten().map(|mount| mount.kind);
+        let mounted = mount_of(&self.file, &HOSTS).map(|mount| mount.kind);
         mounted.or_else(|| told_kind(&self.file).ok()).unwrap_or_else(|| "unknown".into())
     }
 }
+
+/// The processes with the mounts of the host.
+const HOSTS: [&str; 2] = ["thread-self", "1"];
 
 /// The bar against a file, as far as its attributes tell. It need not be open for reading. `client`
 /// has sent it.
@@ -157,14 +161,14 @@ impl Original {
 pub fn check(file: &OwnedFd, client: Option<u32>) -> io::Result<Result<(), Bar>> {
     let foreign = |name: String| Ok(Err(Bar::ForeignFileSystem { name }));
     // First, and without a question: a file system that others serve may not answer.
-    let Some(mount) = mount_of(file, client)? else {
-        return foreign("not mounted on the host".into());
-    };
+    let client = client.map(|client| client.to_string());
+    let processes: Vec<_> = HOSTS.into_iter().chain(client.as_deref()).collect();
+    let Some(mount) = mount_of(file, &processes) else { return Ok(Err(Bar::NotMounted)) };
     if is_foreign(&mount.kind) {
         return foreign(mount.kind);
     }
     if mount.kind == "overlay"
-        && let Some(why) = foreign_layer(&mount)
+        && let Err(why) = check_layers(&mount)
     {
         return Ok(Err(Bar::Layers { why }));
     }

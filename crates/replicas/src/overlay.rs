@@ -1,13 +1,43 @@
 //! The layers of an overlay, as the options of its mount name them
 //! (`Documentation/filesystems/overlayfs.rst`).
 
-use crate::mountinfo::unescaped;
+use crate::{
+    file_system::host_root,
+    mountinfo::{Mount, mounts, unescaped},
+    walk::{FILE, Links, is_silent, walk},
+};
 use nearside_linux::escape;
+use rustix::fs::{Mode, open};
 use std::{
     ffi::OsString,
+    fs, io,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
+
+/// Whether an overlay can be looked at: none of its layers lies on a file system that may not
+/// answer. Their paths are those of the host.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check_layers(overlay: &Mount) -> Result<(), String> {
+    let hosts = mounts(&fs::read("/proc/1/mountinfo").unwrap_or_default());
+    if !hosts.iter().any(|mount| mount.device == overlay.device) {
+        return Err("the host has not mounted the overlay".into());
+    }
+    let text = |error: rustix::io::Errno| io::Error::from(error).to_string();
+    let root = open("/", FILE, Mode::empty()).map_err(text)?;
+    let mountinfo = || fs::read("/proc/thread-self/mountinfo");
+    for layer in layers(&overlay.options)? {
+        match walk(&root, &layer, Links::Followed, host_root(), mountinfo) {
+            Err(error) if is_silent(&error) => {
+                return Err(format!("{}: {error}", escape::text(&layer)));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
 
 /// The folders of an overlay's options, the topmost first.
 pub(crate) fn layers(options: &[u8]) -> Result<Vec<PathBuf>, String> {

@@ -24,6 +24,9 @@ pub enum Bar {
         /// The type of the file system.
         name: String,
     },
+    /// A file without a mount, such as one in memory, has no path.
+    #[error("no mount of the host shows it")]
+    NotMounted,
     /// The kernel has no watch left for it. A watch tells of changes that break no lease.
     #[error("the kernel does not watch it (fs.inotify.max_user_watches): {error}")]
     NotWatched {

@@ -10,12 +10,13 @@ use super::{
 };
 use crate::{
     file_id::FileId,
-    file_system::{is_foreign, mount_of, open_unasked},
+    file_system::{host_root, may_be_silent, mount_of},
     sys,
+    walk::{Links, walk},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{Mode, OFlags, ResolveFlags},
+    fs::{Mode, OFlags},
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use std::{
@@ -124,10 +125,10 @@ impl Process {
     /// The file that a path shows in the mount namespace and root of the process.
     pub(crate) fn file_at(&self, path: &Path) -> io::Result<FileId> {
         // Absolute symbolic links on the way start at that root, too.
-        let (flags, within) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::IN_ROOT);
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
         let root = rustix::fs::open(self.path("root"), flags, Mode::empty())?;
         let mountinfo = || fs::read(self.path("mountinfo"));
-        FileId::of(open_unasked(root, path, flags, within, path, mountinfo)?)
+        FileId::of(walk(root, path, Links::Followed, host_root(), mountinfo)?)
     }
 
     /// The owners of the pages of a segment.
@@ -187,8 +188,10 @@ impl Process {
         let reading = |error: rustix::io::Errno| self.reading("exe", error.into());
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let exe = rustix::fs::open(self.path("exe"), flags, Mode::empty()).map_err(reading)?;
-        let mount = mount_of(&exe, u32::try_from(self.pid).ok()).ok().flatten();
-        if mount.is_some_and(|mount| is_foreign(&mount.kind)) {
+        let own = self.pid.to_string();
+        // One that is mounted nowhere any more may be such a one, too.
+        let mount = mount_of(&exe, &[&own, "1"]);
+        if mount.is_none_or(|mount| may_be_silent(&mount.kind)) {
             // Its registers will tell. A 64-bit process of x86-64 is expected until then.
             return Ok((Some(ELF_CLASS_64), Some(ELF_MACHINE_X86_64)));
         }

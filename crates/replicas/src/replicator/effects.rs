@@ -9,7 +9,8 @@ use crate::{
     copier::{Done, Job},
     file_id::FileId,
     layers, lease,
-    namespace::Bound,
+    namespace::{Bound, Visitor},
+    original::Original,
     store::{NotCopied, Store},
 };
 use nearside_linux::escape;
@@ -213,14 +214,8 @@ impl Replicator {
             !concerned(*node)
         });
         for guest in self.guests.values_mut() {
-            if guest.mounts.get(&id).is_some_and(|mount| concerned(mount.copy))
-                && let Some(mount) = guest.mounts.remove(&id)
-                && let Err(error) = self.visitor.unbind(&guest.namespace, &[mount.mount.as_fd()])
-            {
-                eprintln!(
-                    "nearside replicator: {}: {error}",
-                    escape::text(&file.original.place.path)
-                );
+            if guest.mounts.get(&id).is_some_and(|mount| concerned(mount.copy)) {
+                unbind(&self.visitor, guest, &file.original);
             }
         }
         let copies = std::mem::take(&mut file.copies).into_iter();
@@ -241,14 +236,8 @@ impl Replicator {
         let Some(file) = self.files.get(&id) else { return };
         for guest in self.guests.values_mut() {
             let copy = guest.mounts.get(&id).map(|mount| mount.copy);
-            if copy.is_some_and(|copy| file.serving.get(&guest.node) != Some(&copy))
-                && let Some(mount) = guest.mounts.remove(&id)
-                && let Err(error) = self.visitor.unbind(&guest.namespace, &[mount.mount.as_fd()])
-            {
-                eprintln!(
-                    "nearside replicator: {}: {error}",
-                    escape::text(&file.original.place.path)
-                );
+            if copy.is_some_and(|copy| file.serving.get(&guest.node) != Some(&copy)) {
+                unbind(&self.visitor, guest, &file.original);
             }
             bind(&self.stores, &self.visitor, guest, file);
         }
@@ -276,7 +265,7 @@ impl Replicator {
     pub(super) fn is_replaced(&self, id: FileId) -> bool {
         self.files.get(&id).is_some_and(|file| {
             let there = self.visitor.file_on_host(&file.wish.place.on_host());
-            file.original.is_replaced(there)
+            there.is_ok_and(|there| file.original.is_replaced(there))
         })
     }
 
@@ -291,13 +280,17 @@ impl Replicator {
     }
 }
 
+/// Takes the copy of a file out of a namespace.
+pub(super) fn unbind(visitor: &Visitor, guest: &mut Guest, original: &Original) {
+    if let Some(mount) = guest.mounts.remove(&original.id)
+        && let Err(error) = visitor.unbind(&guest.namespace, &[mount.mount.as_fd()])
+    {
+        eprintln!("nearside replicator: {}: {error}", escape::text(&original.place.path));
+    }
+}
+
 /// Binds the copy that a namespace's node uses, if there is one and the namespace has the file.
-fn bind(
-    stores: &[Store],
-    visitor: &crate::namespace::Visitor,
-    guest: &mut Guest,
-    file: &Replicated,
-) {
+fn bind(stores: &[Store], visitor: &Visitor, guest: &mut Guest, file: &Replicated) {
     let id = file.original.id;
     let copy = file.serving.get(&guest.node);
     let Some((node, copy)) = copy.and_then(|node| Some((*node, file.copies.get(node)?))) else {
@@ -312,6 +305,10 @@ fn bind(
     }
     let Some(store) = stores.iter().find(|store| store.node() == node) else { return };
     let path = &file.original.place.path;
+    // Attributes that the copy cannot have have an event of their own, which takes it away.
+    if store.refresh(&file.original.file, copy).is_err() {
+        return;
+    }
     let bound = store.tree(copy).and_then(|tree| {
         visitor.bind(&guest.namespace, guest.future_root.as_deref(), tree, path, id)
     });

@@ -26,7 +26,11 @@ impl Replicator {
                 // A namespace that was made from a domain's does without copies from now on.
                 for mount in crate::census::copies_seen_by(&[process]) {
                     if devices.contains(&mount.device) {
-                        let _ = self.visitor.unbind_at(&namespace, &mount.point, mount.device);
+                        let unbound =
+                            self.visitor.unbind_at(&namespace, &mount.point, mount.device);
+                        if let Err(error) = unbound {
+                            eprintln!("nearside replicator: process {process}: {error}");
+                        }
                     }
                 }
             }

@@ -60,7 +60,7 @@ impl Replicator {
         let images = self.files.iter().filter(|(_, file)| file.wish.place.image.is_some());
         let is_gone = |(id, file): (&FileId, &Replicated)| {
             let there = self.visitor.file_on_host(&file.wish.place.on_host());
-            (there != Some(*id)).then_some(*id)
+            there.is_ok_and(|there| there != Some(*id)).then_some(*id)
         };
         for id in images.filter_map(is_gone).collect::<Vec<_>>() {
             self.take(id, Event::Replaced);

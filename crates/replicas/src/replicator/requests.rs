@@ -3,6 +3,7 @@
 use super::{
     Replicator,
     connection::Asked,
+    effects::unbind,
     events::open_process,
     file::{Absent, Guest, Replicated, Wish, state_name},
     retry::Retry,
@@ -121,35 +122,30 @@ impl Replicator {
         if self.stores.iter().any(|store| store.device() == id.device) {
             return Answer::Refused { why: "it is a copy: name the original".into() };
         }
-        self.forget_absent(&wish.place);
         let serving = serving(&wish.nodes, wish.ratio, &self.topology);
         let copies: NodeSet = serving.values().copied().collect();
         if copies.is_empty() {
             return Answer::Refused { why: "no node has memory for a copy".into() };
         }
-        let known = self.files.get(&id).map(|known| known.wish.place.clone());
-        let has_moved = known
-            .filter(|place| *place != wish.place)
-            .is_some_and(|place| self.visitor.file_on_host(&place.on_host()) != Some(id));
+        self.follow(id, &wish.place);
         if let Some(known) = self.files.get_mut(&id) {
             if wish.automatic && !known.wish.automatic {
                 return Answer::Refused { why: OPERATORS.into() };
             }
-            if has_moved {
-                // Its mounts have moved with it. Another file may come to its former place.
-                known.original.place.clone_from(&wish.place);
-                if !known.wish.nodes.is_empty() {
-                    self.absent.push(Absent::new(known.wish.clone(), Instant::now()));
-                }
-            }
             // A second name of it has no copies.
             let place = known.original.place.clone();
+            let is_second = place != wish.place;
             (known.wish, known.serving) = (Wish { place, ..wish }, serving);
+            if !is_second {
+                let place = known.wish.place.clone();
+                self.forget_absent(&place);
+            }
         } else {
             let watch = match self.watch(&original.file, OF_FILES) {
                 Ok(watch) => watch,
                 Err(bar) => return Answer::Barred { bar },
             };
+            self.forget_absent(&wish.place);
             let file = Replicated {
                 original,
                 life: Life::default(),
@@ -169,6 +165,28 @@ impl Replicator {
         match self.files.get(&id).map(|file| file.life.state()) {
             Some(State::Barred(bar)) => Answer::Barred { bar: bar.clone() },
             _ => Answer::Done,
+        }
+    }
+
+    /// Notes that a file lies at another place now, if it has left its former one. Another file may
+    /// come there.
+    fn follow(&mut self, id: FileId, place: &Place) {
+        let Some(known) = self.files.get_mut(&id) else { return };
+        if known.original.place == *place {
+            return;
+        }
+        let there = self.visitor.file_on_host(&known.original.place.on_host());
+        if there.is_err() || there.is_ok_and(|there| there == Some(id)) {
+            return;
+        }
+        if !known.wish.nodes.is_empty() {
+            self.absent.push(Absent::new(known.wish.clone(), Instant::now()));
+        }
+        known.original.place.clone_from(place);
+        known.wish.place.clone_from(place);
+        // Its mounts have moved with it, or have gone with its former name.
+        for guest in self.guests.values_mut() {
+            unbind(&self.visitor, guest, &known.original);
         }
     }
 

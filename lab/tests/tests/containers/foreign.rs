@@ -179,7 +179,13 @@ fn a_fuse_server_that_does_not_answer_holds_nobody_up() {
     domain.exec(&format!("execute('{beside}')"));
     let original = fs::metadata(&beside).unwrap().dev().to_string();
     assert_ne!(domain.eval("device_held()"), original, "it is a copy");
+    // Package managers of a domain are looked for. Here the server has them, one of them unseen.
+    let mut late = Python::in_namespace(3);
+    late.exec(MANAGERS);
     let silent = Silent::new(&fuse);
+    let process = late.child.id();
+    let output = run(words(&format!("replicate attach {process} --node 3")));
+    assert!(output.status.success(), "{}", stderr(&output));
     let barred = sender.eval("add()");
     assert!(barred.contains("foreign-file-system") && barred.contains("fuse"), "{barred}");
     add("", std::slice::from_ref(&below), "replicated");
@@ -191,8 +197,17 @@ fn a_fuse_server_that_does_not_answer_holds_nobody_up() {
     assert_eq!(domain.eval("device_held()"), original, "it was returned to the original");
     assert_eq!(domain.eval(&format!("open('{beside}', 'rb').read()")), "b'written'");
     replicator.stop();
-    drop((silent, other, domain, sender));
+    drop((silent, late, other, domain, sender));
 }
+
+/// Shows programs of the server as package managers.
+const MANAGERS: &str = "
+import os, subprocess
+subprocess.run(['mount', '-t', 'tmpfs', 'none', '/usr/local/bin'], check=True)
+os.symlink('/tmp/silent/cat', '/usr/local/bin/dpkg')
+os.symlink('/tmp/silent/nothing/dnf', '/usr/local/bin/dnf')
+os.stat('/usr/local/bin/dpkg')
+";
 
 /// Executes a program of the server that holds a file open.
 const EXECUTOR: &str = "

@@ -209,6 +209,15 @@ fn a_file_that_is_renamed_over_another_one_leaves_the_wish_for_its_former_place(
     fs::write(&old, "000003").unwrap();
     await_state(&old, "replicated");
     assert_eq!(domain.eval(&reading(&old)), "b'000003'");
+    // A second name has no copies. Once the first has gone, it is the file's place.
+    let second = format!("{old}.second");
+    fs::hard_link(&old, &second).unwrap();
+    assert!(run(["replicate", "add", &second]).status.success());
+    assert!(status(&second).is_none());
+    fs::remove_file(&old).unwrap();
+    add("", std::slice::from_ref(&second), "replicated");
+    let device = format!("__import__('os').stat('{second}').st_dev");
+    assert_ne!(domain.eval(&device), fs::metadata(&second).unwrap().dev().to_string());
     replicator.stop();
 }
 

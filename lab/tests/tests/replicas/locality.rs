@@ -1,7 +1,7 @@
 //! Text is local on every node.
 
 use super::helper::{Python, Replicator, add, libraries_of, plugin, status};
-use nearside_lab::{await_that, run, stderr, words};
+use nearside_lab::{await_that, run, stderr, stdout, words};
 use std::{fs, os::unix::fs::MetadataExt};
 
 const MODULES: [&str; 4] = ["_json", "_ctypes", "_decimal", "_elementtree"];
@@ -95,6 +95,19 @@ fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
         let now = python.eval(&device);
         now != shared && now != fs::metadata(&plugin).unwrap().dev().to_string()
     });
+    replicator.stop();
+}
+
+#[test]
+fn a_dry_run_prints_the_price_and_makes_no_copy() {
+    let library = plugin("priced.so");
+    let replicator = Replicator::start("");
+    let output = run(["replicate", "add", "--dry-run", &library]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let price = stdout(&output);
+    assert!((0..4).all(|node| price.contains(&format!("node {node}"))), "{price}");
+    assert!(price.contains("MiB"), "{price}");
+    assert!(status(&library).is_none());
     replicator.stop();
 }
 
