@@ -136,6 +136,8 @@ fn containers_run_from_copies_of_their_node_until_they_are_removed() {
     let original = fs::metadata(format!("{one_image}{FILE}")).unwrap().dev().to_string();
     let device = format!("__import__('os').stat('{FILE}').st_dev");
     await_that("the container has copies again", || one.python.eval(&device) != original);
+    // The answer comes when all copies are bound, and its processes have them.
+    assert!(status(&one_image, FILE).is_some());
     assert_eq!(read(&mut one), "'000002'");
     assert_local(&mut one, 1);
     assert_local(&mut three, 3);

@@ -105,8 +105,13 @@ fn a_dry_run_prints_the_price_and_makes_no_copy() {
     let output = run(["replicate", "add", "--dry-run", &library]);
     assert!(output.status.success(), "{}", stderr(&output));
     let price = stdout(&output);
-    assert!((0..4).all(|node| price.contains(&format!("node {node}"))), "{price}");
-    assert!(price.contains("MiB"), "{price}");
+    let prices: Vec<Vec<_>> =
+        price.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(prices.len(), 4, "{price}");
+    for (node, price) in prices.iter().enumerate() {
+        let node = node.to_string();
+        assert_eq!(price[..4], [node.as_str(), "1", "120", "KiB"], "{price:?}");
+    }
     assert!(status(&library).is_none());
     replicator.stop();
 }
