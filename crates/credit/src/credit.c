@@ -92,6 +92,10 @@ int nearside_credit_returns(const struct credit_params *params, credit_ns stayed
 {
 	return credit_returns(params, stayed, room);
 }
+int nearside_credit_spreads(const struct credit_params *params, credit_u64 share)
+{
+	return credit_spreads(params, share);
+}
 credit_ns nearside_credit_goes_on(const struct credit_params *params, credit_ns average,
 				  credit_ns went_on)
 {

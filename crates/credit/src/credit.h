@@ -262,6 +262,16 @@ CREDIT_INLINE int credit_preempts(const struct credit_params *params, credit_v w
 }
 
 /*
+ * Whether a group that has one CPU takes a second one from a running task when it wakes another of
+ * its tasks. A group that is entitled to one CPU at most has what it is owed. A second one would
+ * put it ahead for a moment, and the lines that both tasks write would move between the two CPUs.
+ */
+CREDIT_INLINE int credit_spreads(const struct credit_params *params, credit_u64 share)
+{
+	return share > CREDIT_ONE / (params->cpus ? params->cpus : 1);
+}
+
+/*
  * The CPU to compare next for a woken task: its position among the `count` CPUs of a queue, from
  * `start` on. Gives `count` when enough were compared. In a larger queue a few CPUs, chosen by
  * chance, find one that is far ahead nearly as well as all.

@@ -56,6 +56,7 @@ unsafe extern "C" {
         cpus_here: u32,
     ) -> i32;
     fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
+    fn nearside_credit_spreads(params: *const Params, share: u64) -> i32;
     fn nearside_credit_goes_on(params: *const Params, average: u64, went_on: u64) -> u64;
     fn nearside_credit_sleeps_soon(params: *const Params, average: u64) -> i32;
     fn nearside_credit_takes_over(
@@ -210,6 +211,13 @@ pub fn stays(wait_at_home: u32, cpus_at_home: u32, wait_here: u32, cpus_here: u3
 pub fn returns(params: &Params, stayed_ns: u64, room: bool) -> bool {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_returns(params, stayed_ns, room.into()) != 0 }
+}
+
+/// Whether a group that has one CPU takes a second one from a running task when it wakes another of
+/// its tasks.
+pub fn spreads(params: &Params, share: u64) -> bool {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_spreads(params, share) != 0 }
 }
 
 /// The average time for which a task goes on after a wake-up that promises its sleep.

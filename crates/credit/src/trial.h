@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 27 };
+enum { CREDIT_DECISIONS = 28 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -111,6 +111,9 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 	case 26:
 		trial->answer = (credit_u64)credit_takes_over(&trial->params, a & 1, (credit_u32)b,
 							      a & 2, (credit_u32)c, d);
+		break;
+	case 27:
+		trial->answer = (credit_u64)credit_spreads(&trial->params, a);
 		break;
 	}
 }

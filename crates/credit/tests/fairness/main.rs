@@ -7,6 +7,7 @@ mod machine;
 mod properties;
 mod weights;
 
+use cpus::Cpus;
 use machine::{Machine, Work, jain};
 use nearside_credit::{self as credit, Grant, Group, ONE, Params};
 
@@ -154,6 +155,44 @@ fn a_task_passes_on_its_last_cpu_by_a_slice_but_no_woken_task() {
             passes,
             "{grant:?} {first} {tag} {woken}"
         );
+    }
+}
+
+#[test]
+fn only_a_group_entitled_to_more_than_one_cpu_takes_a_second_one() {
+    let table = [
+        // CPUs of the machine, its share, and whether it takes a second CPU.
+        (8, ONE, true),
+        (8, ONE / 4, true),
+        (8, ONE / 8 + 1, true),
+        (8, ONE / 8, false),
+        (8, ONE / 16, false),
+        (8, 1, false),
+        (8, 0, false),
+        (512, ONE / 16, true),
+        (512, ONE / 512, false),
+        // There is no second one.
+        (1, ONE, false),
+    ];
+    for (cpus, share, spreads) in table {
+        assert_eq!(credit::spreads(&Params::new(cpus), share), spreads, "{share} of {cpus}");
+    }
+}
+
+/// It takes no second CPU for its group, but the others of its group do not starve it.
+#[test]
+fn a_sleeper_among_busy_tasks_of_its_group_waits_for_two_rounds_of_all_tasks_at_most() {
+    for groups in [1, 2, 8, 16] {
+        let mut machine = Machine::new(ONE_NODE, 4);
+        for _ in 1..groups {
+            machine.group(100, &[0; 2], Work::Burns);
+        }
+        let group = machine.group(100, &[0; 2], Work::Burns);
+        let sleeper = machine.task(group, 0, 1, Cpus::ALL, Work::Naps(MS / 2, 10 * MS));
+        machine.run(4000 * MS);
+        let round_ns = (2 * groups + 1) * machine.params.slice_ns / 4;
+        let longest_ns = machine.tasks[sleeper].longest_wait_ns;
+        assert!(longest_ns <= 2 * round_ns, "{groups} groups: waited {longest_ns} ns");
     }
 }
 

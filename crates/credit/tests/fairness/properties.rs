@@ -238,6 +238,16 @@ proptest! {
         prop_assert!(got >= 0.9, "{got} of its share");
     }
 
+    /// So a group that has one CPU, and takes no second one, gets all that it is entitled to.
+    #[test]
+    fn a_group_without_a_second_cpu_is_entitled_to_one_at_most(
+        cpus in 1..=4096_u32,
+        share in 0..=ONE,
+    ) {
+        let more_than_one = share * u64::from(cpus) > ONE;
+        prop_assert_eq!(credit::spreads(&credit::Params::new(cpus), share), more_than_one);
+    }
+
     #[test]
     fn a_nested_share_is_the_product_of_the_weights_among_their_siblings(
         levels in prop::collection::vec((weights(), 0..=20_000_u64), 1..=8),

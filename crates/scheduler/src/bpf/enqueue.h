@@ -75,6 +75,25 @@ s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 }
 
 /*
+ * Whether the task's group has the CPU on which it wakes, usually its waker's, and wants no second
+ * one. That CPU takes its next task from the queue in which the woken one waits. The root's own
+ * tasks are each a party of their own.
+ */
+static bool is_served(struct task_struct *p, struct task *task, u32 queue)
+{
+	s32 here = bpf_get_smp_processor_id();
+	struct cpu_state *state = cpu_state(here);
+	struct group *group;
+
+	if (task->group == NOBODY || task->group == ROOT || task->woken_ns != task->queued_ns ||
+	    !state->running || state->group != task->group || queue_of_cpu(here) != queue ||
+	    !bpf_cpumask_test_cpu(here, p->cpus_ptr))
+		return false;
+	group = group_of(task->group);
+	return group && !credit_spreads(TUNING, group->credit.share);
+}
+
+/*
  * The CPU of a queue whose task makes way for a woken one: a CPU that runs a task away from its
  * home, or else the one with the task farthest ahead, if by enough. In a large queue only a few
  * CPUs are compared, starting at the one that the woken task ran on last, or at any.
@@ -87,6 +106,8 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 
 	if (victim >= 0)
 		return victim;
+	if (is_served(p, task, queue))
+		return -1;
 	start = queue_of_cpu(last) == queue ? cpu_position[last & (MAX_CPUS - 1)]
 					    : task->queued_ns >> 10;
 	bpf_for (i, 0, CREDIT_MAX_CANDIDATES) {

@@ -57,6 +57,7 @@ void SCX_OPS(running, struct task_struct *p)
 	task->started_ns = now_ns;
 	set_foreign(task, cpu, place(task, node) == CREDIT_OTHER);
 	state->tag = task->place;
+	state->group = task->group;
 	state->running = 1;
 	state->interrupted = 0;
 }

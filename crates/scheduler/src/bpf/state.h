@@ -257,6 +257,7 @@ struct cpu_state {
 	u64 balanced_ns;
 	u64 looked_ns; /* into the queues */
 	u32 running;
+	u32 group; /* of the task that runs */
 	u32 interrupted; /* by a kernel thread of its own, which is to run next */
 	u32 online;
 } OWN_LINE cpu_states[MAX_CPUS];

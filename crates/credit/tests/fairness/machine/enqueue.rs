@@ -86,6 +86,9 @@ impl Machine {
         if foreign.is_some() {
             return foreign;
         }
+        if self.is_served(task, queue) {
+            return None;
+        }
         let Task { last_cpu, queued_ns, .. } = self.tasks[task];
         let start = if members.contains(&last_cpu) {
             last_cpu - members.start
@@ -105,6 +108,17 @@ impl Machine {
         self.compared += candidates.len() as u64;
         self.max_compared = self.max_compared.max(candidates.len() as u64);
         ahead
+    }
+
+    /// Whether its group has the CPU on which it wakes, and wants no second one. The interrupt of
+    /// a timer wakes it on its last CPU.
+    fn is_served(&self, task: usize, queue: usize) -> bool {
+        let Task { group, last_cpu, woken_ns, queued_ns, .. } = self.tasks[task];
+        let of_group = |other: usize| self.tasks[other].group == group;
+        woken_ns == queued_ns
+            && self.queue_of(last_cpu) == queue
+            && self.cpus[last_cpu].task.is_some_and(of_group)
+            && !credit::spreads(&self.params, self.groups[group].share)
     }
 
     pub(super) fn start(&mut self, cpu: usize, task: usize) {
