@@ -110,6 +110,17 @@ pub struct SchedExt {
     /// The kernel describes its own types (`/sys/kernel/btf/vmlinux`). Loading a scheduler needs
     /// that.
     pub has_btf: bool,
+    /// These types have `SCX_WAKE_SYNC`, by which a waker promises to sleep.
+    pub has_wake_sync: bool,
+}
+
+/// The kernel's description of its types.
+const BTF: &str = "sys/kernel/btf/vmlinux";
+
+/// Whether a description has this name. Its strings end with a zero
+/// (`Documentation/bpf/btf.rst`).
+fn names_type(types: &[u8], name: &[u8]) -> bool {
+    types.split(|byte| *byte == 0).any(|string| string == name)
 }
 
 /// The privileges of this process.
@@ -196,7 +207,9 @@ impl Facts {
             sched_ext: SchedExt {
                 state: read("sys/kernel/sched_ext/state"),
                 loaded: read("sys/kernel/sched_ext/root/ops"),
-                has_btf: root.join("sys/kernel/btf/vmlinux").exists(),
+                has_btf: root.join(BTF).exists(),
+                has_wake_sync: std::fs::read(root.join(BTF))
+                    .is_ok_and(|types| names_type(&types, b"SCX_WAKE_SYNC")),
             },
             left_out: LeftOut::of(&topology.clone().offered(allowed.as_ref()), None),
             isolated_cpus: read("sys/devices/system/cpu/isolated"),
@@ -313,6 +326,14 @@ fn can_be_made(folder: &Path) -> bool {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn a_name_of_the_types_is_a_whole_string() {
+        let types = b"\x9f\xeb\x01\0\0SCX_WAKE_SYNC\0SCX_WAKE_FORKED\0";
+        assert!(names_type(types, b"SCX_WAKE_SYNC"));
+        assert!(!names_type(types, b"SCX_WAKE"));
+        assert!(!names_type(b"", b"SCX_WAKE"));
+    }
 
     #[test]
     fn facts_of_a_made_up_host_match_its_files() {

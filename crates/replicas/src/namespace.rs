@@ -8,9 +8,9 @@ use crate::{
     error::{Error, IoContext},
     file_id::FileId,
     file_system::host_root,
-    mountinfo::{mount_of, mounts, read_at},
+    mountinfo::{mounts, read_at},
     sys,
-    walk::{FILE, Links, is_silent, walk},
+    walk::{FILE, Links, Walked, is_silent, walk},
 };
 use nearside_linux::escape;
 use rustix::{
@@ -23,7 +23,6 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use std::{
-    collections::BTreeSet,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
@@ -133,7 +132,7 @@ impl Visitor {
     /// If its file system may not answer.
     pub(crate) fn file_on_host(&self, path: &Path) -> io::Result<Option<FileId>> {
         let there = || match self.open(None, path, Links::OnTheWay) {
-            Ok(there) => FileId::of(&there).map(Some),
+            Ok(there) => FileId::of(&there.file).map(Some),
             Err(error) if is_silent(&error) => Err(error),
             Err(_) => Ok(None),
         };
@@ -142,14 +141,14 @@ impl Visitor {
 
     /// The file at a path of the host without links, not open for reading; none if there is none.
     pub(crate) fn open_on_host(&self, path: &Path) -> Option<OwnedFd> {
-        self.on_host(|| self.open(None, path, Links::Refused).ok()).ok()?
+        self.on_host(|| Some(self.open(None, path, Links::Refused).ok()?.file)).ok()?
     }
 
     /// A file of the host by a mount of its own, so that its file system can be unmounted while it
     /// is open; none if the path names another file.
     pub(crate) fn detached(&self, path: &Path, file: FileId) -> Option<OwnedFd> {
         let detached = || {
-            let seen = self.open(None, path, Links::Refused).ok()?;
+            let seen = self.open(None, path, Links::Refused).ok()?.file;
             let flags = OpenTreeFlags::OPEN_TREE_CLONE
                 | OpenTreeFlags::OPEN_TREE_CLOEXEC
                 | OpenTreeFlags::AT_EMPTY_PATH;
@@ -173,24 +172,19 @@ impl Visitor {
         path: &Path,
         original: FileId,
     ) -> Result<Bound, Error> {
-        // The mounts of a service with PrivateMounts= have peers among themselves alone.
-        let hosts = std::fs::read("/proc/1/mountinfo").ok();
-        let hosts: Option<BTreeSet<u64>> =
-            hosts.map(|text| mounts(&text).iter().filter_map(|mount| mount.peers).collect());
         let doing = || format!("binding a copy over {}", escape::text(path));
         self.within(namespace, || {
             let root = self.root_folder(root)?;
-            let target = match self.open(Some(&root), path, Links::Refused) {
-                Ok(target) => target,
-                Err(error) if is_silent(&error) => return Err(error).doing(doing),
-                Err(_) => return Ok(Bound::NotThere),
-            };
+            let Walked { file: target, mount: around } =
+                match self.open(Some(&root), path, Links::Refused) {
+                    Ok(target) => target,
+                    Err(error) if is_silent(&error) => return Err(error).doing(doing),
+                    Err(_) => return Ok(Bound::NotThere),
+                };
             if FileId::of(&target).ok() != Some(original) {
                 return Ok(Bound::NotThere);
             }
-            let around = mount_of(&self.own, &target).doing(doing)?;
-            if around.peers.is_some_and(|peers| hosts.as_ref().is_none_or(|it| it.contains(&peers)))
-            {
+            if around.peers.is_some_and(|peers| self.is_hosts(peers)) {
                 return Ok(Bound::Shared);
             }
             // A copy may do no more than the original there.
@@ -200,6 +194,14 @@ impl Visitor {
             move_mount(&tree, "", &target, "", flags).doing(doing)?;
             Ok(Bound::Mount(tree))
         })
+    }
+
+    /// Whether the host's mounts are among these peers. Those of a service with `PrivateMounts=`
+    /// have peers among themselves alone.
+    fn is_hosts(&self, peers: u64) -> bool {
+        let hosts = read_at(&self.own, "../../../1/mountinfo");
+        hosts.is_err()
+            || hosts.is_ok_and(|text| mounts(&text).iter().any(|it| it.peers == Some(peers)))
     }
 
     /// Detaches mounts. Fine if one has gone by itself: the kernel detaches what is mounted on a
@@ -258,7 +260,7 @@ impl Visitor {
     fn open_in(&self, namespace: &Namespace, path: &Path) -> Result<Option<OwnedFd>, Error> {
         let doing = || format!("looking for {}", escape::text(path));
         self.within(namespace, || match self.open(None, path, Links::Refused) {
-            Ok(file) => Ok(Some(file)),
+            Ok(found) => Ok(Some(found.file)),
             Err(error) if is_silent(&error) => Err(error).doing(doing),
             Err(_) => Ok(None),
         })
@@ -278,7 +280,7 @@ impl Visitor {
         self.within(namespace, || {
             let root = self.root_folder(root)?;
             let found = paths.iter().map(|path| self.open(Some(&root), path, Links::Followed));
-            Ok(found.filter_map(Result::ok).collect())
+            Ok(found.filter_map(|found| Some(found.ok()?.file)).collect())
         })
     }
 
@@ -287,14 +289,14 @@ impl Visitor {
     fn root_folder(&self, future: Option<&Path>) -> Result<OwnedFd, Error> {
         let doing = || "opening a namespace's root".to_owned();
         match future.map(|path| self.open(None, path, Links::Refused)) {
-            Some(Ok(folder)) => Ok(folder),
+            Some(Ok(folder)) => Ok(folder.file),
             Some(Err(error)) if is_silent(&error) => Err(error).doing(doing),
             _ => open("/", FILE, Mode::empty()).doing(doing),
         }
     }
 
     /// Opens a path below a folder, or the root, of the namespace where this thread is.
-    fn open(&self, root: Option<&OwnedFd>, path: &Path, links: Links) -> io::Result<OwnedFd> {
+    fn open(&self, root: Option<&OwnedFd>, path: &Path, links: Links) -> io::Result<Walked> {
         let mountinfo = || read_at(&self.own, "mountinfo");
         match root {
             Some(root) => walk(root, path, links, self.root, mountinfo),

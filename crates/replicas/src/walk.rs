@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
 };
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     ffi::{OsStr, OsString},
     io,
     os::{
@@ -43,6 +43,13 @@ pub(crate) enum Links {
     Followed,
 }
 
+/// A file that a path names, not open for reading, and its mount.
+#[derive(Debug)]
+pub(crate) struct Walked {
+    pub(crate) file: OwnedFd,
+    pub(crate) mount: Mount,
+}
+
 /// Opens a file below `root`, not for reading. `mountinfo` tells the mounts there, as
 /// `/proc/PID/mountinfo` does. The file system of the host's root, on the device `trusted`, is
 /// asked in any case: all of the host waits for it.
@@ -56,27 +63,31 @@ pub(crate) fn walk(
     links: Links,
     trusted: Option<u64>,
     mountinfo: impl Fn() -> io::Result<Vec<u8>>,
-) -> io::Result<OwnedFd> {
-    let mut passed = Passed { trusted, ids: BTreeSet::new(), mountinfo };
-    let mut folders = vec![openat(&root, ".", FILE, Mode::empty())?];
-    passed.check(&folders[0])?;
+) -> io::Result<Walked> {
+    let mut passed = Passed { trusted, mounts: BTreeMap::new(), mountinfo };
+    let root = openat(&root, ".", FILE, Mode::empty())?;
+    let (mount, _) = passed.check(&root)?;
+    let mut folders = vec![(root, mount)];
     let mut names: VecDeque<OsString> = names(path);
     let mut followed = 0;
     loop {
         let Some(name) = names.pop_front() else {
-            return folders.pop().ok_or_else(|| Errno::NOENT.into());
+            let (file, mount) = folders.pop().ok_or(Errno::NOENT)?;
+            let mount = passed.mounts.remove(&mount).ok_or(Errno::NOENT)?;
+            return Ok(Walked { file, mount });
         };
         if name == ".." {
             folders.truncate(folders.len().max(2) - 1);
             continue;
         }
-        let Some(folder) = folders.last() else { return Err(Errno::NOENT.into()) };
+        let Some((folder, _)) = folders.last() else { return Err(Errno::NOENT.into()) };
         let resolve = ResolveFlags::NO_MAGICLINKS;
         let file = openat2(folder, &name, FILE, Mode::empty(), resolve)?;
-        let is_link = passed.check(&file)? == FileType::Symlink;
+        let (mount, kind) = passed.check(&file)?;
+        let is_link = kind == FileType::Symlink;
         let is_at_end = names.is_empty() && links == Links::OnTheWay;
         if !is_link || is_at_end {
-            folders.push(file);
+            folders.push((file, mount));
             continue;
         }
         followed += 1;
@@ -107,40 +118,33 @@ fn names(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(name).collect()
 }
 
-/// The mounts that a path has come to.
+/// The mounts that a path has come to, by number.
 struct Passed<M> {
     trusted: Option<u64>,
-    ids: BTreeSet<u64>,
+    mounts: BTreeMap<u64, Mount>,
     mountinfo: M,
 }
 
 impl<M: Fn() -> io::Result<Vec<u8>>> Passed<M> {
-    /// The type of a file, unless its file system may not answer.
-    fn check(&mut self, file: &OwnedFd) -> io::Result<FileType> {
+    /// The mount and the type of a file, unless its file system may not answer.
+    fn check(&mut self, file: &OwnedFd) -> io::Result<(u64, FileType)> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = match statx(file, "", flags, StatxFlags::TYPE | StatxFlags::MNT_ID) {
             // FUSE hides what another user has mounted (`fuse_allow_current_process`).
             Err(Errno::ACCESS) => return Err(silent("fuse")),
             stat => stat?,
         };
-        if !self.ids.contains(&stat.stx_mnt_id) {
-            let mount =
-                mounts(&(self.mountinfo)()?).into_iter().find(|it| it.id == stat.stx_mnt_id);
-            self.pass(mount)?;
-            self.ids.insert(stat.stx_mnt_id);
-        }
-        Ok(FileType::from_raw_mode(stat.stx_mode.into()))
-    }
-
-    fn pass(&self, mount: Option<Mount>) -> io::Result<()> {
-        match mount {
-            // It has come or gone this moment.
-            None => Err(silent("a mount that is not known")),
-            Some(mount) if may_be_silent(&mount.kind) && Some(mount.device) != self.trusted => {
-                Err(silent(&mount.kind))
+        let id = stat.stx_mnt_id;
+        if !self.mounts.contains_key(&id) {
+            let found = mounts(&(self.mountinfo)()?).into_iter().find(|mount| mount.id == id);
+            // Without one it has come or gone this moment.
+            let mount = found.ok_or_else(|| silent("a mount that is not known"))?;
+            if may_be_silent(&mount.kind) && Some(mount.device) != self.trusted {
+                return Err(silent(&mount.kind));
             }
-            Some(_) => Ok(()),
+            self.mounts.insert(id, mount);
         }
+        Ok((id, FileType::from_raw_mode(stat.stx_mode.into())))
     }
 }
 
@@ -174,7 +178,7 @@ mod tests {
         let file = FileId::at(&at("lib/x/text")).unwrap();
         let walked = |path: &str, links| {
             let found = walk(&root, Path::new(path), links, None, mountinfo);
-            found.map(|found| FileId::of(&found).unwrap())
+            found.map(|found| FileId::of(&found.file).unwrap())
         };
         let followed =
             ["/lib/x/text", "relative/x/text", "/absolute/text", "lib/x/up", "../lib/x/up"];

@@ -100,7 +100,12 @@ pub(crate) mod tests {
             },
             systemd: true,
             system_bus: true,
-            sched_ext: SchedExt { state: Some("disabled".into()), loaded: None, has_btf: true },
+            sched_ext: SchedExt {
+                state: Some("disabled".into()),
+                loaded: None,
+                has_btf: true,
+                has_wake_sync: true,
+            },
             huge_pages: vec![(
                 NodeId(0),
                 HugePagePool {
@@ -178,7 +183,7 @@ pub(crate) mod tests {
     #[test]
     fn each_fact_changes_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 25] = [
+        let cases: [Case; 27] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
             ("memory tiers", |facts| facts.memory_tiers = tiers(&[3], true), State::Ok, true),
@@ -216,6 +221,8 @@ pub(crate) mod tests {
                 State::Limited,
                 true,
             ),
+            ("sched_ext", |facts| facts.sched_ext.has_btf = false, State::Limited, true),
+            ("sched_ext", |facts| facts.sched_ext.has_wake_sync = false, State::Limited, true),
             ("for domains", |facts| facts.left_out = left_out(), State::Limited, true),
             // Isolated CPUs have a finding of their own.
             (

@@ -128,7 +128,7 @@ impl Process {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let root = rustix::fs::open(self.path("root"), flags, Mode::empty())?;
         let mountinfo = || fs::read(self.path("mountinfo"));
-        FileId::of(walk(root, path, Links::Followed, host_root(), mountinfo)?)
+        FileId::of(walk(root, path, Links::Followed, host_root(), mountinfo)?.file)
     }
 
     /// The owners of the pages of a segment.

@@ -320,6 +320,10 @@ fn sched_ext(facts: &Facts) -> Finding {
         .so(FALLBACK)
         .advice("use a kernel with CONFIG_DEBUG_INFO_BTF=y");
     }
+    if !sched_ext.has_wake_sync {
+        return Finding::limited(TOPIC, format!("{state}, without the flag SCX_WAKE_SYNC"))
+            .so("processes of a domain that wake each other do not take turns on one CPU");
+    }
     Finding::ok(TOPIC, format!("supported, {state}"))
         .so(format!("{FALLBACK} until a scheduler is attached"))
 }
