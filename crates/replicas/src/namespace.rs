@@ -15,6 +15,7 @@ use crate::{
 use nearside_linux::escape;
 use rustix::{
     fs::{Mode, OFlags, open, openat},
+    io::Errno,
     mount::{
         MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change,
         move_mount, open_tree, unmount,
@@ -25,7 +26,7 @@ use rustix::{
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// A mount namespace, by descriptor. It lives as long as this does.
@@ -266,8 +267,8 @@ impl Visitor {
         })
     }
 
-    /// Those of the files that a namespace has below a root as for [`bind`](Self::bind), links
-    /// followed, not open for reading.
+    /// The files of these names in these folders of a namespace, below a root as for
+    /// [`bind`](Self::bind), links followed, not open for reading.
     ///
     /// # Errors
     /// If the namespace cannot be entered.
@@ -275,12 +276,24 @@ impl Visitor {
         &self,
         namespace: &Namespace,
         root: Option<&Path>,
-        paths: &[PathBuf],
+        folders: &[&str],
+        names: &[&str],
     ) -> Result<Vec<OwnedFd>, Error> {
         self.within(namespace, || {
             let root = self.root_folder(root)?;
-            let found = paths.iter().map(|path| self.open(Some(&root), path, Links::Followed));
-            Ok(found.filter_map(|found| Some(found.ok()?.file)).collect())
+            let walk = |path: &Path| self.open(Some(&root), path, Links::Followed).ok();
+            let mut found = Vec::new();
+            for folder in folders.iter().map(Path::new) {
+                let Some(Walked { file: seen, .. }) = walk(folder) else { continue };
+                // Most are missing, and a look into the folder is enough to tell.
+                let is_there = |name: &&&str| {
+                    let file = openat(&seen, **name, FILE, Mode::empty());
+                    !matches!(file, Err(Errno::NOENT | Errno::NOTDIR))
+                };
+                let there = names.iter().filter(is_there);
+                found.extend(there.filter_map(|name| Some(walk(&folder.join(name))?.file)));
+            }
+            Ok(found)
         })
     }
 

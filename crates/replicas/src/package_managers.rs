@@ -14,7 +14,7 @@ use rustix::fs::{FileType, Mode, OFlags, open};
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// Programs that install, upgrade or remove files of others.
@@ -90,10 +90,7 @@ impl PackageManagers {
         namespace: &Namespace,
         future_root: Option<&Path>,
     ) -> Result<(), Error> {
-        let paths = FOLDERS
-            .iter()
-            .flat_map(|folder| NAMES.iter().map(move |name| Path::new(folder).join(name)));
-        for program in visitor.find(namespace, future_root, &paths.collect::<Vec<PathBuf>>())? {
+        for program in visitor.find(namespace, future_root, FOLDERS, NAMES)? {
             // One that cannot be marked is one that cannot be read.
             let _ = self.mark(&program);
         }
