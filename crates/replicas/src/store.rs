@@ -193,7 +193,8 @@ impl Store {
     /// If it cannot have them.
     pub(crate) fn refresh(&self, original: &File, copy: &Copy) -> Result<(), Error> {
         let doing = || "following the attributes of an original".to_owned();
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        // For reading: one that is executed cannot be opened for writing.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let copy = openat(&self.folder, copy.name.as_str(), flags, Mode::empty()).doing(doing)?;
         attributes::copy(original, &File::from(copy)).map_err(|failure| match failure {
             attributes::Failure::Barred(bar) => Error::Refused(bar.to_string()),

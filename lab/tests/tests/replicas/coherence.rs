@@ -130,6 +130,26 @@ fn mode_owner_capabilities_and_attributes_are_those_of_the_original() {
 }
 
 #[test]
+fn a_copy_that_is_executed_follows_the_mode_of_its_original() {
+    let program = "/tmp/executed".to_owned();
+    fs::copy(fs::canonicalize("/usr/bin/sleep").unwrap(), &program).unwrap();
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&program), "replicated");
+    let mut domain = Python::at_home("executed", 1);
+    domain.exec(&format!("running = __import__('subprocess').Popen(['{program}', 'inf'])"));
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o711)).unwrap();
+    let seen = format!("__import__('os').stat('{program}')");
+    await_that("the mode of the copy", || {
+        domain.eval(&format!("oct({seen}.st_mode)")) == "'0o100711'"
+    });
+    let original = fs::metadata(&program).unwrap().dev().to_string();
+    assert_ne!(domain.eval(&format!("{seen}.st_dev")), original, "it is the copy");
+    assert_eq!(status(&program).unwrap()["collapses"], 0);
+    domain.exec("running.kill()");
+    replicator.stop();
+}
+
+#[test]
 fn a_copy_may_do_no_more_than_the_original_on_its_mount() {
     let folder = "/tmp/nosuid";
     fs::create_dir_all(folder).unwrap();
