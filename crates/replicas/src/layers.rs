@@ -6,9 +6,11 @@
 
 use crate::{
     file_id::FileId,
-    mountinfo::{self, Mount},
+    file_system::host_root,
+    mountinfo::Mount,
     original::{Original, Version, check},
     overlay::{check_layers, layers},
+    walk::{FILE, Links, walk},
 };
 use nearside_linux::escape;
 use nearside_policy::replication::Bar;
@@ -117,14 +119,13 @@ fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<Below>) -> Re
 
 /// The mount in which `path` names `file`.
 fn mount_of(path: &Path, file: FileId) -> io::Result<Mount> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let there = openat2(CWD, path, flags, Mode::empty(), EXACTLY)?;
-    if FileId::of(&there)? != file {
-        return Err(io::Error::other("its place names another file"));
+    let root = rustix::fs::open("/", FILE, Mode::empty())?;
+    let mountinfo = || std::fs::read("/proc/thread-self/mountinfo");
+    let there = walk(root, path, Links::Refused, host_root(), mountinfo)?;
+    match FileId::of(&there.file)? == file {
+        true => Ok(there.mount),
+        false => Err(io::Error::other("its place names another file")),
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let own = openat2(CWD, "/proc/thread-self", flags, Mode::empty(), ResolveFlags::empty())?;
-    mountinfo::mount_of(own, there)
 }
 
 const EXACTLY: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);

@@ -5,10 +5,7 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, Read},
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::ffi::OsStringExt,
-    },
+    os::{fd::AsFd, unix::ffi::OsStringExt},
     path::{Path, PathBuf},
 };
 
@@ -36,20 +33,6 @@ pub struct Mount {
     pub source: Vec<u8>,
     /// The options of its file system, still escaped.
     pub options: Vec<u8>,
-}
-
-/// The mount of a descriptor in the mount namespace where this thread is. `own` is its folder in
-/// the `/proc` of the host, since a namespace may have another one.
-///
-/// # Errors
-/// If that does not tell it.
-pub(crate) fn mount_of(own: impl AsFd, file: impl AsFd) -> io::Result<Mount> {
-    let about = read_at(&own, &format!("fdinfo/{}", file.as_fd().as_raw_fd()))?;
-    let id = String::from_utf8_lossy(&about)
-        .lines()
-        .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    let found = mounts(&read_at(&own, "mountinfo")?).into_iter().find(|mount| Some(mount.id) == id);
-    found.ok_or_else(|| io::Error::other("its mount is not known"))
 }
 
 /// A file of a folder, whole.
