@@ -97,7 +97,7 @@ proptest! {
         }
     }
 
-    /// What worsens a case never makes a task wait for the waker's CPU.
+    /// A task waits for the waker's CPU only where all guards allow it.
     #[test]
     fn each_guard_holds_alone(
         same_group in any::<bool>(),

@@ -15,7 +15,7 @@ use crate::{
 use nearside_linux::escape;
 use nearside_policy::replication::Bar;
 use rustix::{
-    fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat2},
+    fs::{CWD, Mode, ResolveFlags, fstat, fstatfs, openat2},
     io::Errno,
     mount::{OpenTreeFlags, open_tree},
 };
@@ -133,8 +133,7 @@ const EXACTLY: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_M
 /// A regular file by a mount of its own; none if there is none.
 fn open(path: &Path) -> Result<Option<File>, Bar> {
     let failed = |error: io::Error| unknown(format!("{}: {error}", escape::text(path)));
-    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let there = match openat2(CWD, path, flags, Mode::empty(), EXACTLY) {
+    let there = match openat2(CWD, path, FILE, Mode::empty(), EXACTLY) {
         Ok(there) => there,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(failed(error.into())),

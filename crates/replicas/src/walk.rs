@@ -32,7 +32,7 @@ pub(crate) const FILE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags
 /// As many links as the kernel follows (`MAXSYMLINKS`).
 const MAX_LINKS: usize = 40;
 
-/// What becomes of symbolic links.
+/// The treatment of symbolic links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
     /// A path with one is not opened.
