@@ -92,11 +92,11 @@ replicas-race: ## an attacker who races 100,000 binds of copies, on request (as 
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test
 
-compare-test: ## in modelled time, a guest that hangs and a workload on stock Linux and under Nearside (once built, one to half a minute)
+compare-test: ## in modelled time, a guest that hangs and a workload on stock Linux and under Nearside (once built, half a minute to one)
 	mkdir -p target && rm -f target/hung.json
 	lab/run --model one-node --counters target/hung.json -- busybox halt -f; test $$? -eq 123
 	test -s target/hung.json
-	$(TIMES) time "lab/compare --quick, its build included" -- lab/compare --quick
+	$(TIMES) time "lab/compare --quick --debug" -- lab/compare --quick --debug
 
 model-test: ## modelled time against its machine files, and some figures of the scheduler under it (on request; ten minutes)
 	lab/calibrate pairs

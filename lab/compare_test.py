@@ -70,6 +70,7 @@ class Options(unittest.TestCase):
             "--required --domains 4",
             "--required --seeds 1",
             "--required --ratios 2",
+            "--required --debug",
         ):
             with self.subTest(words):
                 code, said = self.parse(*words.split())
@@ -88,6 +89,7 @@ class Comparison(unittest.TestCase):
                 found=False,
                 homes=False,
                 quick=False,
+                debug=False,
                 jobs=None,
                 asked=asked,
                 seeds=1,
@@ -154,6 +156,7 @@ class Required(unittest.TestCase):
                 required=True,
                 found=False,
                 homes=False,
+                debug=False,
                 jobs=2,
                 contenders=list(CONTENDERS),
             )

@@ -63,13 +63,18 @@ def call(*command):
 PROGRAMS = {"workloads": "nearside-workloads", "nearside": "nearside"}
 
 
-def build(*names):
-    """Builds programs as users have them, since times include the daemon's own cost. One command
-    builds them all, so that their dependencies are built once. Returns paths by name."""
+def build(*names, as_tests=False):
+    """Builds programs as users have them, since times include the daemon's own cost, or as the
+    tests have built them. One command builds them all, so that their dependencies are built once.
+    Returns paths by name."""
     say(f"building {' and '.join(names)}")
-    command = ["cargo", "build", "--release", "--message-format=json-render-diagnostics"]
+    command = ["cargo", "build", "--message-format=json-render-diagnostics"]
+    # The packages of one command, and whether it has a test, decide about their dependencies'
+    # features.
+    command += ["--workspace", "--test", "words"] if as_tests else ["--release"]
     for name in names:
-        command += ["--package", PROGRAMS[name], "--bin", name]
+        command += [] if as_tests else ["--package", PROGRAMS[name]]
+        command += ["--bin", name]
     messages = [json.loads(line) for line in call(*command).splitlines() if line.startswith("{")]
     return {m["target"]["name"]: Path(m["executable"]) for m in messages if m.get("executable")}
 
@@ -102,7 +107,7 @@ def cache_kib(machine):
 class Runner:
     """Runs trials, or takes their results from earlier runs."""
 
-    def __init__(self, results, image):
+    def __init__(self, results, image, as_tests=False):
         self.results, self.image, self.described, self.files = results, image, {}, identity.Files()
         self.kernel = image.parent.name.removesuffix("-amd64")
         self.began_with = {path: self.files.digest(path) for path in identity.read_by_guests()}
@@ -111,7 +116,7 @@ class Runner:
         # Copies: a build meanwhile must not change the guests' programs. Their place is part of the
         # guest.
         self.programs = {}
-        for name, built in build(*PROGRAMS).items():
+        for name, built in build(*PROGRAMS, as_tests=as_tests).items():
             self.programs[name] = results / "bin" / name
             shutil.copy2(built, self.programs[name])
         nearside.use(self.programs["nearside"])

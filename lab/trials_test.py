@@ -88,7 +88,7 @@ class FakeLab:
     def runner(self):
         fakes = (
             (trials, "LAB", self.lab),
-            (trials, "build", lambda *names: dict.fromkeys(names, self.folder / "program")),
+            (trials, "build", lambda *names, **_: dict.fromkeys(names, self.folder / "program")),
             (identity, "LAB", self.lab),
             (identity, "executable", lambda name: self.folder / Path(name).name),
             (identity, "libraries", lambda *_: [self.folder / "libc"]),
