@@ -68,6 +68,8 @@ pub enum Event {
     WriterClosed,
     /// Memory is short on a node: its copy has to go, or is not made.
     Short(NodeId),
+    /// The copy of a node is no longer as the file is, for this reason: it has to go.
+    Unfit(NodeId, String),
     /// A node that had no room for a copy has some.
     Room(NodeId),
     /// The path names another file now, or none.
@@ -229,7 +231,12 @@ impl Life {
                     false => self.lease_if_wanted(),
                 }
             }
-            (State::Copying | State::Replicated, Event::Short(node)) => self.short(node),
+            (State::Copying | State::Replicated, Event::Short(node)) => {
+                self.lose(node, CopyRefusal::NoRoom("memory is short there".into()))
+            }
+            (State::Copying | State::Replicated, Event::Unfit(node, why)) => {
+                self.lose(node, CopyRefusal::Failed(why))
+            }
             (_, Event::Room(node)) => self.room(node),
             _ => vec![],
         }
@@ -326,12 +333,12 @@ impl Life {
         }
     }
 
-    fn short(&mut self, node: NodeId) -> Vec<Effect> {
+    fn lose(&mut self, node: NodeId, why: CopyRefusal) -> Vec<Effect> {
         let was_made = self.copying.remove(node);
         if !was_made && !self.copied.remove(node) {
             return vec![];
         }
-        self.refused.push((node, CopyRefusal::NoRoom("memory is short there".into())));
+        self.refused.push((node, why));
         let mut effects = vec![Effect::Withdraw(node)];
         match self.copied.is_empty() && self.copying.is_empty() {
             true => effects.extend(self.end_lease()),

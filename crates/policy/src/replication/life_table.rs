@@ -32,7 +32,7 @@ fn states() -> [(&'static str, Life); 9] {
     ]
 }
 
-fn events() -> [(&'static str, Event); 16] {
+fn events() -> [(&'static str, Event); 17] {
     let full = CopyRefusal::NoRoom("the budget is spent".into());
     let failed = CopyRefusal::Failed("it cannot be read".into());
     [
@@ -50,6 +50,7 @@ fn events() -> [(&'static str, Event); 16] {
         ("writer closed", Event::WriterClosed),
         ("short 0", Event::Short(NodeId(0))),
         ("short 1", Event::Short(NodeId(1))),
+        ("unfit 1", Event::Unfit(NodeId(1), "it cannot be changed".into())),
         ("room 0", Event::Room(NodeId(0))),
         ("replaced", Event::Replaced),
     ]
@@ -95,6 +96,7 @@ candidate
   writer closed  take lease
   short 0
   short 1
+  unfit 1
   room 0
   replaced       forget
 
@@ -113,6 +115,7 @@ candidate, writer
   writer closed  take lease
   short 0
   short 1
+  unfit 1
   room 0
   replaced       forget
 
@@ -131,6 +134,7 @@ copying
   writer closed
   short 0        withdraw 0
   short 1        REPLICATED, withdraw 1
+  unfit 1        REPLICATED, withdraw 1
   room 0
   replaced       COLLAPSING, collapse
 
@@ -149,6 +153,7 @@ replicated
   writer closed
   short 0        withdraw 0
   short 1        withdraw 1
+  unfit 1        withdraw 1
   room 0
   replaced       COLLAPSING, collapse
 
@@ -167,6 +172,7 @@ replicated, 0 full
   writer closed
   short 0
   short 1        CANDIDATE, withdraw 1, release lease
+  unfit 1        CANDIDATE, withdraw 1, release lease
   room 0         COPYING, copy 0
   replaced       COLLAPSING, collapse
 
@@ -185,6 +191,7 @@ collapsing, writer
   writer closed
   short 0
   short 1
+  unfit 1
   room 0
   replaced
 
@@ -203,6 +210,7 @@ collapsing, replaced
   writer closed
   short 0
   short 1
+  unfit 1
   room 0
   replaced
 
@@ -221,6 +229,7 @@ collapsing, unwanted
   writer closed
   short 0
   short 1
+  unfit 1
   room 0
   replaced
 
@@ -239,6 +248,7 @@ barred
   writer closed
   short 0
   short 1
+  unfit 1
   room 0
   replaced       forget
 ";

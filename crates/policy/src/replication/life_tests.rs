@@ -167,6 +167,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::Collapsed),
         Just(Event::WriterClosed),
         node.clone().prop_map(Event::Short),
+        node.clone().prop_map(|node| Event::Unfit(node, "it cannot be changed".into())),
         node.prop_map(Event::Room),
         Just(Event::Replaced),
     ]

@@ -185,15 +185,16 @@ impl Replicator {
         let copies = file.copies.iter();
         let stale = copies.filter_map(|(node, copy)| {
             let store = self.store(*node)?;
-            store.refresh(&file.original.file, copy).err().map(|_| *node)
+            let failed = store.refresh(&file.original.file, copy).err()?;
+            Some((*node, failed.to_string()))
         });
         let stale = stale.collect::<Vec<_>>();
         if let Some(file) = self.files.get_mut(&id) {
             file.original.note_times();
         }
         // A copy that cannot follow goes.
-        for node in stale {
-            self.take(id, Event::Short(node));
+        for (node, why) in stale {
+            self.take(id, Event::Unfit(node, why));
         }
     }
 
