@@ -43,10 +43,10 @@ struct Below {
 /// The files below the original: those of all layers with a regular file at its place, visible or
 /// not. Empty on other file systems. To be called where the host's mounts are seen.
 ///
-/// A layer that the overlay is mounted over has no name any more, and so no writers of its own.
-///
 /// # Errors
-/// Why it cannot have copies.
+/// Why it cannot have copies: for one, the file that the overlay shows is in none of the layers as
+/// they are named. Something is mounted over that layer, or the overlay follows a renamed folder.
+/// By another name, others may write to it.
 pub(crate) fn below(original: &Original) -> Result<Vec<File>, Bar> {
     Ok(look(original)?.into_iter().map(|below| below.file).collect())
 }
@@ -98,7 +98,7 @@ fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<Below>) -> Re
     let inside = path.strip_prefix(&mount.point).unwrap_or(path);
     let inside = mount.root.strip_prefix("/").unwrap_or(&mount.root).join(inside);
     check_layers(&mount).map_err(unknown)?;
-    let mut is_first = true;
+    let mut has_topmost = false;
     for layer in layers(&mount.options).map_err(unknown)? {
         // Podman names its layers by links.
         let named = |error| unknown(format!("{}: {error}", escape::text(&layer)));
@@ -106,15 +106,22 @@ fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<Below>) -> Re
         let Some(below) = open(&path)? else { continue };
         let seen = fstat(&below).map_err(text)?;
         if FileId::from(&seen) == FileId::from(&stat) {
+            // The overlay is mounted over this layer.
+            if !has_topmost {
+                break;
+            }
             continue;
         }
-        let is_topmost = std::mem::take(&mut is_first);
+        let is_topmost = !std::mem::replace(&mut has_topmost, true);
         collect(&below, &path, depth - 1, found)?;
         let differs = is_topmost && Version::from(&seen) != Version::from(&stat);
         let differs = differs.then_some(path);
         found.push(Below { file: below, id: FileId::from(&seen), differs });
     }
-    Ok(())
+    match has_topmost {
+        true => Ok(()),
+        false => Err(unknown("none of them has the file under its name".into())),
+    }
 }
 
 /// The mount in which `path` names `file`.
@@ -139,9 +146,10 @@ fn open(path: &Path) -> Result<Option<File>, Bar> {
         Err(error) => return Err(failed(error.into())),
     };
     match check(&there, None).map_err(failed)? {
-        Ok(()) => {}
+        // The overlay shows an empty one, too.
+        Ok(()) | Err(Bar::Empty) => {}
         // A white-out, or a folder that a file above it hides.
-        Err(Bar::NotRegular { .. } | Bar::Empty) => return Ok(None),
+        Err(Bar::NotRegular { .. }) => return Ok(None),
         Err(bar) => return Err(bar),
     }
     let detached: OwnedFd = open_tree(

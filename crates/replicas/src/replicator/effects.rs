@@ -117,8 +117,9 @@ impl Replicator {
         let Some(file) = self.files.get(&id) else { return Ok(()) };
         let layers = self.visitor.on_host(|| layers::below(&file.original));
         let layers = layers.unwrap_or_else(|error| Err(Bar::Layers { why: error.to_string() }))?;
-        let written = WatchFlags::CLOSE_WRITE.union(WatchFlags::MODIFY);
-        let watch = |layer| self.watch(layer, written);
+        // The overlay shows the attributes of the topmost one.
+        let events = WatchFlags::CLOSE_WRITE | WatchFlags::MODIFY | WatchFlags::ATTRIB;
+        let watch = |layer| self.watch(layer, events);
         let watches = layers.iter().map(watch).collect::<Result<Vec<_>, _>>()?;
         if let Some(file) = self.files.get_mut(&id) {
             file.original.layers = layers;

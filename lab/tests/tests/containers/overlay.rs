@@ -1,10 +1,10 @@
 //! Files of an overlay, to which somebody may write below it.
 
 use super::helper::{Python, Replicator, add, await_state, status};
-use nearside_lab::{run, stderr, words};
+use nearside_lab::{await_that, run, stderr, words};
 use std::{
     fs::{self, OpenOptions},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     process::Command,
 };
 
@@ -63,8 +63,25 @@ fn writers_in_a_layer_collapse_the_copies_of_all_overlays_above() {
 }
 
 #[test]
+fn copies_follow_the_mode_of_the_file_in_a_layer() {
+    fs::create_dir_all("/tmp/layer-with-mode").unwrap();
+    fs::write("/tmp/layer-with-mode/text", "000000").unwrap();
+    let text = format!("{}/shown/text", mounted("with-mode", "/tmp/layer-with-mode"));
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&text), "replicated");
+    let mut reader = Python::at_home("mode", 2);
+    reader.exec(&format!("import os\ndef now(): return os.stat('{text}')"));
+    let device = fs::metadata(&text).unwrap().dev();
+    assert_ne!(reader.eval("now().st_dev"), device.to_string(), "it is a copy");
+    fs::set_permissions("/tmp/layer-with-mode/text", fs::Permissions::from_mode(0o640)).unwrap();
+    await_that("the copy has the mode", || reader.eval("oct(now().st_mode)") == "'0o100640'");
+    assert_ne!(reader.eval("now().st_dev"), device.to_string(), "it is a copy");
+    replicator.stop();
+}
+
+#[test]
 fn an_overlay_whose_layers_cannot_be_found_has_no_copies() {
-    for part in ["relative/lower", "relative/lowest", "relative/shown"] {
+    for part in ["relative/lower", "relative/lowest", "relative/shown", "empty-layer"] {
         fs::create_dir_all(format!("/tmp/{part}")).unwrap();
     }
     fs::write("/tmp/relative/lower/text", "text").unwrap();
@@ -73,6 +90,15 @@ fn an_overlay_whose_layers_cannot_be_found_has_no_copies() {
     let output = run(["replicate", "add", "/tmp/relative/shown/text"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("relative path"), "{}", stderr(&output));
+
+    // One that is mounted over its layer: others may write to that by another name.
+    fs::create_dir_all("/tmp/covered").unwrap();
+    fs::write("/tmp/covered/text", "text").unwrap();
+    mount("lowerdir=/tmp/empty-layer:/tmp/covered", "/tmp/covered", "/");
+    let output = run(["replicate", "add", "/tmp/covered/text"]);
+    assert_eq!(output.status.code(), Some(1));
+    let why = "none of them has the file under its name";
+    assert!(stderr(&output).contains(why), "{}", stderr(&output));
     replicator.stop();
 }
 

@@ -6,6 +6,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Write},
+    os::unix::fs::MetadataExt,
     path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -102,6 +103,22 @@ pub(crate) fn await_state(file: &str, state: &str) {
     await_that(&format!("{file} is {state}"), || {
         status(file).is_some_and(|it| it["state"] == state)
     });
+}
+
+/// Fills a file with bytes of 7, whose pages in memory lie on all nodes alike.
+pub(crate) fn write_on_all_nodes(path: &str, bytes: u64) {
+    let write = format!("open('{path}', 'wb').write(bytes([7]) * {bytes})");
+    let spread = ["--interleave=all", PYTHON, "-c", &write];
+    assert!(Command::new("numactl").args(spread).status().unwrap().success());
+}
+
+/// The lab's overlay of /usr is mounted over its lower layer, so a file in that layer alone has no
+/// copies. A change of its owner, to the same one, brings it to the upper layer.
+pub(crate) fn bring_to_the_upper_layer(files: &[String]) {
+    for file in files {
+        let owner = fs::metadata(file).unwrap().uid();
+        std::os::unix::fs::chown(file, Some(owner), None).unwrap();
+    }
 }
 
 /// The file's report, if it has one.

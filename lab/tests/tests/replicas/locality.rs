@@ -1,6 +1,8 @@
 //! Text is local on every node.
 
-use super::helper::{Python, Replicator, add, libraries_of, plugin, status};
+use super::helper::{
+    Python, Replicator, add, bring_to_the_upper_layer, libraries_of, plugin, status,
+};
 use nearside_lab::{await_that, run, stderr, stdout, words};
 use std::{fs, os::unix::fs::MetadataExt};
 
@@ -9,6 +11,10 @@ const MODULES: [&str; 4] = ["_json", "_ctypes", "_decimal", "_elementtree"];
 #[test]
 fn executable_libraries_plugin_and_extension_modules_are_local_on_every_node() {
     let plugin = plugin("plugin.so");
+    let mut any = Python::plain(0);
+    any.load(&MODULES, &plugin);
+    bring_to_the_upper_layer(&libraries_of(&any));
+    drop(any);
     // Node 0 reads everything first: the page cache lies there.
     let mut first = Python::plain(0);
     first.load(&MODULES, &plugin);
@@ -95,6 +101,12 @@ fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
         let now = python.eval(&device);
         now != shared && now != fs::metadata(&plugin).unwrap().dev().to_string()
     });
+    // A domain's home names the nodes as well.
+    let serving = || super::helper::status(&plugin).unwrap()["serving"].clone();
+    add("--domain pair", std::slice::from_ref(&plugin), "replicated");
+    assert_eq!(serving(), serde_json::json!({"3": 3}));
+    add("--nodes all", std::slice::from_ref(&plugin), "replicated");
+    assert_eq!(serving(), serde_json::json!({"0": 0, "1": 1, "2": 2, "3": 3}));
     replicator.stop();
 }
 

@@ -1,22 +1,18 @@
 //! Large files and many small ones.
 
-use super::helper::{PYTHON, Python, Replicator, add, pages_of, plugin, status};
+use super::helper::{Python, Replicator, add, pages_of, plugin, status, write_on_all_nodes};
 use nearside_lab::{await_that, json, run, stderr};
-use std::{fs, process::Command, time::Instant};
+use std::{fs, time::Instant};
 
 /// As an index or a model has it.
 const DATA_BYTES: u64 = 256 << 20;
-const FILES: u64 = 1000;
 const FILE_BYTES: u64 = 100_000;
 
 #[test]
 fn a_large_data_file_is_local_to_its_readers_on_four_nodes() {
     let path = plugin("weights");
-    // On all nodes alike: one node could not hold it and a copy, and its reader would be local
-    // without a copy.
-    let write = format!("open('{path}', 'wb').write(bytes([7]) * {DATA_BYTES})");
-    let spread = ["--interleave=all", PYTHON, "-c", &write];
-    assert!(Command::new("numactl").args(spread).status().unwrap().success());
+    // One node could not hold it and a copy, and its reader would be local without a copy.
+    write_on_all_nodes(&path, DATA_BYTES);
     let replicator = Replicator::start("--budget 300M");
     add("", std::slice::from_ref(&path), "replicated");
     let pages = DATA_BYTES / 4096;
@@ -52,11 +48,10 @@ fn shmem_bytes(node: u64) -> u64 {
 }
 
 /// A tmpfs with huge pages for every file would take 2 MiB for each of them.
-#[test]
-fn a_thousand_small_libraries_take_their_own_size_on_each_node() {
-    let folder = "/tmp/thousand";
+pub(crate) fn small_libraries_take_their_own_size(count: u64) {
+    let folder = "/tmp/small";
     fs::create_dir(folder).unwrap();
-    let files: Vec<_> = (0..FILES).map(|number| format!("{folder}/lib{number}.so")).collect();
+    let files: Vec<_> = (0..count).map(|number| format!("{folder}/lib{number}.so")).collect();
     let content = vec![7; FILE_BYTES as usize];
     files.iter().for_each(|file| fs::write(file, &content).unwrap());
     let replicator = Replicator::start("--budget 300M");
@@ -68,18 +63,23 @@ fn a_thousand_small_libraries_take_their_own_size_on_each_node() {
     await_that("each has four copies", || {
         report = json("replicate status")["files"].as_array().unwrap().clone();
         let is_whole = |it: &serde_json::Value| it["copies"].as_object().unwrap().len() == 4;
-        report.len() as u64 == FILES && report.iter().all(is_whole)
+        report.len() as u64 == count && report.iter().all(is_whole)
     });
-    println!("{FILES} files on four nodes after {:?}", began.elapsed());
-    let most = FILES * FILE_BYTES * 11 / 10;
+    println!("{count} files on four nodes after {:?}", began.elapsed());
+    let most = count * FILE_BYTES * 11 / 10;
     for node in 0..4 {
         let bytes = |it: &serde_json::Value| it["copies"][node.to_string()]["bytes"].as_u64();
         let told: u64 = report.iter().map(|it| bytes(it).unwrap()).sum();
         let taken = shmem_bytes(node).saturating_sub(before[node as usize]);
         println!("node {node}: {told} bytes as status tells, {taken} as the kernel does");
         assert!(told <= most && taken <= most, "node {node}: {told}, {taken} of {most}");
-        assert!(told >= FILES * FILE_BYTES, "node {node}: {told}");
+        assert!(told >= count * FILE_BYTES, "node {node}: {told}");
     }
     replicator.stop();
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn two_hundred_small_libraries_take_their_own_size_on_each_node() {
+    small_libraries_take_their_own_size(200);
 }

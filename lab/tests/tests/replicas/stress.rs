@@ -4,6 +4,7 @@ use super::{
     helper::{Python, Replicator, add, await_state, status},
     killing::{Random, kill_often},
     packages::{FILE, dpkg, package_with},
+    sizes::small_libraries_take_their_own_size,
 };
 use nearside_lab::await_that;
 use std::{
@@ -59,6 +60,9 @@ def fill(fd, data):
     os.close(fd)
 def write(path, data): fill(os.open(path, os.O_WRONLY), data)
 def truncate(path, data): fill(os.open(path, os.O_WRONLY | os.O_TRUNC), data)
+def shorten(path, data):
+    os.truncate(path, 4096)
+    write(path, data)
 def direct(path, data):
     buffer = mmap.mmap(-1, len(data))
     buffer[:] = data
@@ -79,8 +83,10 @@ def rename(path, data):
     os.rename(path + '.new', path)
 ";
 
-const WAYS: [&str; 8] =
-    ["write", "truncate", "direct", "shared", "nonblock", "rename", "emptied", "chmod"];
+const WAYS_IN_PLACE: [&str; 8] =
+    ["write", "truncate", "shorten", "direct", "shared", "nonblock", "emptied", "chmod"];
+const WAYS: [&str; 9] =
+    ["rename", "write", "truncate", "shorten", "direct", "shared", "nonblock", "emptied", "chmod"];
 
 /// So often a package manager writes: it takes a hundred times as long as the others.
 const PACKAGE_EVERY: u32 = 250;
@@ -112,7 +118,7 @@ fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
         let before = std::mem::replace(&mut present, format!("{round:06}"));
         let way = match round.is_multiple_of(PACKAGE_EVERY) {
             true => "package",
-            false => WAYS[random.below(8) as usize],
+            false => WAYS[random.below(WAYS.len() as u64) as usize],
         };
         // Those are watched in another manner.
         let is_watched = !matches!(way, "emptied" | "chmod") && random.below(2) == 0;
@@ -124,24 +130,9 @@ fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
             let deb = package_with(round + 1, &present.repeat(REPEATS));
             dpkg("dpkg", &["-i", &deb]);
         } else {
-            let data = format!("b'{present}' * {REPEATS}");
-            let mut call = |call: &str| assert_eq!(writer.eval(call), "None", "{way} {round}");
-            match way {
-                // No lease tells of it before it is done. The other writers do not return before
-                // the copies are gone.
-                "emptied" => {
-                    call(&format!("emptied('{FILE}')"));
-                    longest_stale = longest_stale.max(time_until_empty(&mut readers));
-                    call(&format!("write('{FILE}', {data})"));
-                }
-                "chmod" => {
-                    let mode = 0o600 + random.below(0o200);
-                    call(&format!("chmod('{FILE}', {mode})"));
-                    await_mode(&mut readers, mode);
-                    call(&format!("write('{FILE}', {data})"));
-                }
-                _ => call(&format!("{way}('{FILE}', {data})")),
-            }
+            let write = Write { way, path: FILE, shown: FILE, number: &present };
+            let stale = write.make(&mut writer, &mut readers, &mut random);
+            longest_stale = longest_stale.max(stale);
         }
         let is_in_place = !matches!(way, "rename" | "package");
         let when = format!("round {round}, {way}");
@@ -186,15 +177,43 @@ fn check_all(
     devices.filter(|device| *device != original).count() as u64
 }
 
-/// The time until all readers see the file empty.
-fn time_until_empty(readers: &mut [Python]) -> Duration {
-    let began = Instant::now();
-    await_all(readers, &format!("sizes('{FILE}')"), "0");
-    began.elapsed()
+/// One replacement of the content by this number.
+struct Write<'a> {
+    way: &'a str,
+    path: &'a str,
+    /// The path that readers open.
+    shown: &'a str,
+    number: &'a str,
 }
 
-fn await_mode(readers: &mut [Python], mode: u64) {
-    await_all(readers, &format!("os.stat('{FILE}').st_mode & 0o7777"), &mode.to_string());
+impl Write<'_> {
+    /// Returns how long readers saw the former content of an emptied file.
+    fn make(&self, writer: &mut Python, readers: &mut [Python], random: &mut Random) -> Duration {
+        let Self { way, path, shown, number } = self;
+        let mut call = |call: &str| assert_eq!(writer.eval(call), "None", "{way} {path} {number}");
+        let data = format!("b'{number}' * {REPEATS}");
+        let mut stale = Duration::ZERO;
+        match *way {
+            // No lease tells of it before it is done. The other writers do not return before the
+            // copies are gone.
+            "emptied" => {
+                call(&format!("emptied('{path}')"));
+                let began = Instant::now();
+                await_all(readers, &format!("sizes('{shown}')"), "0");
+                stale = began.elapsed();
+                call(&format!("write('{path}', {data})"));
+            }
+            "chmod" => {
+                let mode = 0o600 + random.below(0o200);
+                call(&format!("chmod('{path}', {mode})"));
+                let question = format!("os.stat('{shown}').st_mode & 0o7777");
+                await_all(readers, &question, &mode.to_string());
+                call(&format!("write('{path}', {data})"));
+            }
+            _ => call(&format!("{way}('{path}', {data})")),
+        }
+        stale
+    }
 }
 
 /// Asks all readers at once, until each has given this answer.
@@ -235,6 +254,7 @@ fn readers_of_an_overlay_see_every_write_to_its_layers_in_10_000_rounds() {
     let mut writer = Python::plain(0);
     writer.exec(WRITER);
     let (mut random, mut from_copies) = (Random(23), 0_u64);
+    let mut longest_stale = Duration::ZERO;
     let mut present = shown.each_ref().map(|path| (path.clone(), "000000".to_owned()));
     for round in 1..=OVERLAY_ROUNDS {
         let written = ["lower/below", "upper/above", "shown/above"][random.below(3) as usize];
@@ -244,13 +264,18 @@ fn readers_of_an_overlay_see_every_write_to_its_layers_in_10_000_rounds() {
             from_copies += check_all(&mut readers, path, number, false, &format!("before {round}"));
         }
         *number = format!("{round:06}");
-        let way = ["write", "truncate", "shared", "nonblock", "direct"][random.below(5) as usize];
-        let call = format!("{way}('{OVERLAY}/{written}', b'{number}' * {REPEATS})");
-        assert_eq!(writer.eval(&call), "None", "{way} {written} {round}");
+        // A mounted overlay need not show files that others rename in its layers.
+        let ways = if written == "shown/above" { &WAYS[..] } else { &WAYS_IN_PLACE[..] };
+        let way = ways[random.below(ways.len() as u64) as usize];
+        let write = Write { way, path: &format!("{OVERLAY}/{written}"), shown: path, number };
+        longest_stale = longest_stale.max(write.make(&mut writer, &mut readers, &mut random));
         let when = format!("round {round}, {way} {written}");
-        from_copies += check_all(&mut readers, path, number, true, &when);
+        from_copies += check_all(&mut readers, path, number, way != "rename", &when);
     }
-    println!("{OVERLAY_ROUNDS} rounds, {from_copies} reads from copies");
+    println!(
+        "{OVERLAY_ROUNDS} rounds, {from_copies} reads from copies; after a truncation without \
+         write access all readers saw the empty file within {longest_stale:?}"
+    );
     assert!(from_copies > u64::from(OVERLAY_ROUNDS) / 2, "{from_copies}");
     replicator.stop();
     drop(readers);
@@ -260,4 +285,9 @@ fn readers_of_an_overlay_see_every_write_to_its_layers_in_10_000_rounds() {
 #[test]
 fn files_open_run_and_can_be_written_after_200_kills() {
     kill_often(KILLS);
+}
+
+#[test]
+fn a_thousand_small_libraries_take_their_own_size_on_each_node() {
+    small_libraries_take_their_own_size(1_000);
 }
