@@ -5,7 +5,7 @@ use crate::{
     file_id::FileId,
     store::{Copy, NotCopied, Store},
 };
-use nearside_linux::{Host, Paths, Refusal};
+use nearside_linux::{Host, Paths, Refusal, sys::page_bytes};
 use nearside_policy::{ByNode, Reservation, Transaction, Until, replication::CopyRefusal};
 use nearside_topology::NodeId;
 use rustix::{
@@ -66,7 +66,7 @@ impl Copier {
         let (outgoing, done) = channel();
         let waker = Arc::clone(&wake);
         let copy_all = move || {
-            let mut room = Room { host: paths.and_then(|paths| Host::open(paths).ok()) };
+            let mut room = Room { host: paths.and_then(open_host) };
             while let Ok(first) = incoming.recv() {
                 let batch: Vec<_> =
                     std::iter::once(first).chain(incoming.try_iter().take(MAX_BATCH)).collect();
@@ -119,6 +119,16 @@ fn copy(stores: &[Store], job: &Job) -> Result<Copy, NotCopied> {
     store.copy(&job.original, &job.name, &job.cancelled)
 }
 
+/// Without it, the checks after a copy remain: where its pages lie, and the memory left.
+fn open_host(paths: Paths) -> Option<Host> {
+    let opened = Host::open(paths);
+    opened
+        .inspect_err(|error| {
+            eprintln!("nearside replicator: no memory is reserved for copies: {error}");
+        })
+        .ok()
+}
+
 /// The memory of copies that are being made. It is reserved, so that no start counts on it.
 /// Complete copies need no reservation: their pages are in use, and count as such.
 struct Room {
@@ -131,7 +141,8 @@ impl Room {
         let Some(host) = &mut self.host else { return Ok(()) };
         let mut bytes = ByNode::new();
         for job in jobs {
-            *bytes.entry(job.node).or_default() += job.bytes;
+            // A tmpfs has whole pages.
+            *bytes.entry(job.node).or_default() += job.bytes.next_multiple_of(page_bytes());
         }
         let name = RESERVATION.into();
         let wanted = Reservation { name, bytes, ..Reservation::default() };

@@ -92,3 +92,51 @@ impl AsFd for Connection {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::{
+        net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket},
+        process::geteuid,
+        thread::set_thread_res_uid,
+    };
+    use std::{fs, os::unix::fs::PermissionsExt, path::Path, thread};
+
+    fn connect_to(path: &Path) -> OwnedFd {
+        let client = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        connect(&client, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        client
+    }
+
+    #[test]
+    fn root_alone_is_served_even_by_a_socket_that_is_open_to_all() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 2).unwrap();
+        let open_to_all = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        open_to_all(folder.path(), 0o755);
+        open_to_all(&path, 0o777);
+
+        let _client = connect_to(&path);
+        let served = Connection::accept(listener.as_fd()).unwrap();
+        assert_eq!(served.process, std::process::id());
+        thread::scope(|scope| {
+            // The kernel has a user for each thread.
+            let as_other = scope.spawn(|| {
+                let other = rustix::fs::Uid::from_raw(65_534);
+                set_thread_res_uid(other, other, other).unwrap();
+                connect_to(&path)
+            });
+            let _client = as_other.join().unwrap();
+            assert!(Connection::accept(listener.as_fd()).is_none());
+        });
+    }
+}

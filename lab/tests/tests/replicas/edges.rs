@@ -1,7 +1,7 @@
 //! Files, processes and privileges at the edges of what copies can be made of.
 
 use super::helper::{Python, Replicator, add, await_state, plugin, status};
-use nearside_lab::{await_that, run, stderr, words};
+use nearside_lab::{await_that, nearside, run, stderr, words};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
@@ -134,4 +134,14 @@ fn a_replicator_without_cap_lease_says_that_it_is_needed() {
     let open = format!("__import__('os').open('{path}', 0o4001) > 0");
     assert_eq!(Python::plain(0).eval(&open), "True");
     replicator.stop();
+}
+
+#[test]
+fn a_replicator_without_cap_sys_admin_says_at_once_that_it_is_needed() {
+    let mut command = Command::new("setpriv");
+    let program = nearside().get_program().to_owned();
+    command.args(["--bounding-set", "-sys_admin"]).arg(program).arg("replicator");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("CAP_SYS_ADMIN"), "{}", stderr(&output));
 }

@@ -1,7 +1,10 @@
 //! Copies respect memory that others need. Each test removes its file, which takes memory, too.
 
-use super::helper::{Python, Replicator, add, plugin, status};
-use nearside_lab::{Domain, await_that, run, stderr, words};
+use super::helper::{Python, Replicator, add, plugin, status, write_on_all_nodes};
+use nearside_lab::{
+    Domain, assert_refused, assert_the_kernel_covers_all_claims, await_that, end, nearside,
+    parallel_starts, run, stderr, toucher, words,
+};
 use std::{collections::BTreeMap, fs, process::Command};
 
 #[test]
@@ -71,6 +74,36 @@ fn copies_go_before_a_hog_loses_a_page_and_return_after_it() {
     fs::remove_file(&path).unwrap();
 }
 
+/// It is bound to its node, so the kernel could only kill it or the copier.
+#[test]
+fn a_hog_that_comes_while_a_copy_is_made_gets_the_memory() {
+    let path = plugin("overtaken");
+    write_on_all_nodes(&path, 200 << 20);
+    let replicator = Replicator::start("--budget 300M");
+    let (kills, stolen) = (vmstat("oom_kill"), vmstat("pgsteal_anon"));
+    let mut is_amid_a_copy = false;
+    for round in 0..5 {
+        let mib = available_mib(2) - 40;
+        let output = run(["replicate", "add", "--nodes", "2-3", &path]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        is_amid_a_copy = status(&path).unwrap()["state"] == "copying";
+        let command = &mut Command::new("numactl");
+        let hog = Domain::wrapped(command.args(["--membind", "2"]), &format!("--mib {mib}"));
+        assert!(!has_copy(&path, 2), "round {round}: {:?}", status(&path));
+        assert_eq!((vmstat("oom_kill"), vmstat("pgsteal_anon")), (kills, stolen), "{round}");
+        await_that("the other node has its copy", || has_copy(&path, 3));
+        drop(hog);
+        assert!(run(["replicate", "remove", &path]).status.success());
+        await_that("the file is free", || status(&path).is_none());
+        if is_amid_a_copy {
+            break;
+        }
+    }
+    assert!(is_amid_a_copy, "each copy was complete before its hog came");
+    replicator.stop();
+    fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn a_claim_gets_the_memory_of_copies() {
     let path = plugin("making-room");
@@ -115,4 +148,37 @@ fn copies_and_claims_never_promise_the_same_memory() {
     });
     replicator.stop();
     fs::remove_file(&path).unwrap();
+}
+
+/// Three of the claims fit beside no copy, two beside all of them.
+#[test]
+fn claims_and_copies_that_come_at_once_never_promise_the_same_memory() {
+    let files: Vec<_> = (0..4).map(|number| plugin(&format!("racing{number}"))).collect();
+    files.iter().for_each(|file| write_on_all_nodes(file, 40 << 20));
+    let replicator = Replicator::start("--budget 300M");
+    let kills = vmstat("oom_kill");
+    let mib = available_mib(1) / 3;
+    let add = |file: &String| {
+        nearside().args(["replicate", "add", "--nodes", "1-2", file]).spawn().unwrap()
+    };
+    let adds: Vec<_> = files.iter().map(add).collect();
+    let command = [&toucher(), "--mib", &mib.to_string()];
+    let (running, refused) = parallel_starts(4, "--nodes 1", mib << 20, &command);
+    let check = || {
+        assert_the_kernel_covers_all_claims(running.iter().map(|it| (it.id(), mib << 20)));
+        assert_eq!(vmstat("oom_kill"), kills);
+    };
+    check();
+    assert!((2..=3).contains(&running.len()), "{}", running.len());
+    assert_refused(refused);
+    for mut add in adds {
+        assert!(add.wait().unwrap().success());
+    }
+    await_that("no copy is being made", || {
+        files.iter().all(|it| status(it).is_some_and(|it| it["state"] != "copying"))
+    });
+    check();
+    end(running);
+    replicator.stop();
+    files.iter().for_each(|file| fs::remove_file(file).unwrap());
 }
