@@ -3,6 +3,7 @@
 use super::{
     cells::{self, Parts, part_of_thread},
     cpu::{self, ThreadUse},
+    depth::{self, Depth},
     kept::{Buffer, Kept},
 };
 use crate::{
@@ -29,14 +30,6 @@ pub(super) const FILES: u64 = 5;
 /// A domain that uses less of a CPU than this, in thousandths, is idle; its threads are then not
 /// read.
 const BUSY_MILLI: u64 = 10;
-
-/// Samples between two reads of slow counters. Two counters are slow: the threads of a busy domain
-/// whose nodes are known otherwise (a scheduler counts CPU time by node, or the machine has one
-/// node) and whose use is steady; and the nodes of memory whose amount is steady.
-const CLOSE_LOOKS: u64 = 4;
-
-/// Samples between two reads of everything: the threads of an idle domain, and all mappings.
-const THOROUGH_LOOKS: u64 = 8;
 
 /// The common input of the samples of all domains.
 #[derive(Debug)]
@@ -68,6 +61,8 @@ pub(super) struct Watched {
     numa_stat: Kept,
     memory_events: Kept,
     looks: u64,
+    /// True if anything has changed about it since its last thorough sample, or may have.
+    has_stirred: bool,
     /// The time and the interval of the last sample.
     looked_ns: u64,
     looked_in: u64,
@@ -121,6 +116,7 @@ impl Watched {
             numa_stat: Kept::of_one_record("memory.numa_stat"),
             memory_events: Kept::of_one_record(oom::FILE),
             looks: 0,
+            has_stirred: true,
             looked_ns: 0,
             looked_in: 0,
             usage_ns: None,
@@ -160,6 +156,11 @@ impl Watched {
         self.group.path()
     }
 
+    /// Its record has changed, or the machine: its next thorough sample is not put off.
+    pub(super) fn stir(&mut self) {
+        self.has_stirred = true;
+    }
+
     /// True if it is a guest of several cells.
     pub(super) fn has_cells(&self) -> bool {
         self.has_cells
@@ -195,6 +196,7 @@ impl Watched {
         // In the order of the record's parts.
         cells.sort_by_key(|cell| cell.cell);
         self.cells = cells;
+        self.stir();
     }
 
     /// Its cells as they were looked at last; none if it is no guest with several.
@@ -272,7 +274,8 @@ impl Watched {
     }
 
     /// Its use in the last sample. Threads and the nodes of memory are at most as old as the last
-    /// close sample; processes and idle threads are at most as old as the last thorough one.
+    /// close sample, or as the last change of its CPU time or of its charge; processes and idle
+    /// threads are at most as old as the last thorough one.
     pub(super) fn usage(&self) -> Usage {
         let mut threads = ByNode::new();
         for thread in self.threads.values() {
@@ -304,25 +307,37 @@ impl Watched {
         has_moved: bool,
         buffer: &mut Buffer,
     ) {
-        let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
-        let is_close = is_thorough || self.is_close_look(look.interval);
+        let usage_ns = self.read_usage_ns(buffer);
+        let has_run = usage_ns.is_none() || usage_ns != self.usage_ns;
+        // Whoever keeps it somewhere may change that at any time, and homes follow bindings.
+        self.has_stirred |= has_run || has_moved || self.is_kept();
+        let depth = depth::of(&depth::Facts {
+            looks: self.looks,
+            inode: self.inode,
+            has_paused: look.interval.saturating_sub(self.looked_in) > 1,
+            has_stirred: self.has_stirred,
+        });
+        self.has_stirred &= depth != Depth::Thorough;
         let owner = owner(self.group.path(), look.systemd);
         // libvirt puts a guest's process into the group before it becomes QEMU. Other groups may
         // have many processes. The domain of a `run` has one part.
         let is_found = record.is_none_or(|record| record.found_by.is_some());
-        let is_young = self.looks < CLOSE_LOOKS;
-        let is_due = is_thorough || is_close && (is_young || owner == Owner::Libvirt);
+        let is_libvirts = owner == Owner::Libvirt;
+        let is_due = match depth {
+            Depth::Thorough => true,
+            Depth::Close => depth::is_young(self.looks) || is_libvirts,
+            Depth::Quick | Depth::Still => false,
+        };
         if is_found && is_due {
-            let is_libvirts = owner == Owner::Libvirt;
             self.has_cells = cells_of(&self.group.all_processes(), look.proc, is_libvirts) > 1;
             if !self.has_cells {
                 self.cells.clear();
             }
         }
-        self.sample_memory(look, record, is_thorough || has_moved, is_close || has_moved, buffer);
+        let of_memory = if has_moved { Depth::Thorough } else { depth };
+        self.sample_memory(look, record, of_memory, buffer);
         let over_ns = look.now_ns.saturating_sub(self.looked_ns);
-        let (cpu_ns, waited_ns) =
-            self.sample_cpu(look, record, over_ns, (is_close, is_thorough), buffer);
+        let (cpu_ns, waited_ns) = self.sample_cpu(look, record, over_ns, depth, usage_ns);
         self.time_ns.clone_from(&cpu_ns);
         let is_first = self.looks == 0;
         self.looks += 1;
@@ -364,23 +379,27 @@ impl Watched {
         self.loads = ids.into_iter().zip(loads).map(following).collect();
     }
 
-    /// The inode spreads the close samples of domains over intervals. The sample after a long pause
-    /// is close.
-    fn is_close_look(&self, interval: u64) -> bool {
-        // 2^64 divided by the golden ratio.
-        let phase = self.inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let is_turn = self.looks.wrapping_add(phase).is_multiple_of(CLOSE_LOOKS);
-        self.looks < CLOSE_LOOKS || interval.saturating_sub(self.looked_in) > 1 || is_turn
+    /// Its CPU time since its group was made.
+    fn read_usage_ns(&mut self, buffer: &mut Buffer) -> Option<u64> {
+        let text = self.cpu_stat.read(self.group.directory(), self.stays_open, buffer);
+        text.and_then(usage_ns)
+    }
+
+    /// True if something other than Nearside kept it on CPUs or nodes when its threads were read.
+    fn is_kept(&self) -> bool {
+        self.by_part.iter().any(|part| part.bound_to.is_some()) || self.has_cpuset
     }
 
     fn sample_memory(
         &mut self,
         look: &Look<'_>,
         record: Option<&Record>,
-        is_thorough: bool,
-        is_close: bool,
+        depth: Depth,
         buffer: &mut Buffer,
     ) {
+        let is_thorough = depth == Depth::Thorough;
+        // Nothing has changed, so a file that was missing is taken for missing still.
+        let again = depth != Depth::Still;
         let claim = record.and_then(|record| record.part().claim.as_ref());
         if !look.has_huge_pages {
             self.huge.clear();
@@ -391,15 +410,16 @@ impl Watched {
             self.processes = self.group.all_processes().len();
         }
         let folder = self.group.directory();
-        let charged_bytes = self.memory_current.read(folder, self.stays_open, buffer);
+        let stays_open = self.stays_open;
+        let charged_bytes = self.memory_current.read_known(folder, stays_open, again, buffer);
         let charged_bytes = charged_bytes.and_then(|text| text.trim().parse().ok());
         let is_as_before = charged_bytes
             .zip(self.charged_bytes)
             .is_some_and(|(now, before)| is_about(now, before));
-        if is_close || !is_as_before {
+        if depth >= Depth::Close || !is_as_before {
             self.charged_bytes = charged_bytes;
             (self.memory, self.memory_seen) =
-                match self.numa_stat.read(folder, self.stays_open, buffer) {
+                match self.numa_stat.read_known(folder, stays_open, again, buffer) {
                     Some(text) => (memory::charged_by(text, self.huge.clone()), Account::Charged),
                     None => {
                         if is_thorough {
@@ -409,7 +429,8 @@ impl Watched {
                     }
                 };
         }
-        self.oom_kills = self.read_oom_kills(buffer);
+        let events = self.memory_events.read_known(folder, stays_open, again, buffer);
+        self.oom_kills = events.and_then(OomKills::parse);
         self.resident_bytes = self.memory.compared_to(claim);
         if is_thorough {
             let reserved =
@@ -424,11 +445,9 @@ impl Watched {
         look: &mut Look<'_>,
         record: Option<&Record>,
         over_ns: u64,
-        (is_close, is_thorough): (bool, bool),
-        buffer: &mut Buffer,
+        depth: Depth,
+        usage_ns: Option<u64>,
     ) -> (ByNode, u64) {
-        let text = self.cpu_stat.read(self.group.directory(), self.stays_open, buffer);
-        let usage_ns = text.and_then(usage_ns);
         let used_ns = usage_ns.zip(self.usage_ns).map(|(now, before)| now.saturating_sub(before));
         self.usage_ns = usage_ns;
         let counted = look.scheduler.and_then(|counted| counted.get(&self.inode));
@@ -446,12 +465,13 @@ impl Watched {
             && home == self.home_then.as_ref();
         // A binding by others is read again in each sample, because confirmations are counted in
         // samples.
-        let is_kept = self.by_part.iter().any(|part| part.bound_to.is_some()) || self.has_cpuset;
         // A scheduler counts the time of a guest, not that of each cell.
-        let is_due = is_close || is_kept || !runs_as_before || !self.cells.is_empty();
+        let is_due =
+            depth >= Depth::Close || self.is_kept() || !runs_as_before || !self.cells.is_empty();
         let mut by_threads_ns = ByNode::new();
-        if is_busy && is_due || is_thorough {
+        if is_busy && is_due || depth == Depth::Thorough {
             let seen = self.sample_threads(look, record);
+            self.has_stirred |= seen.is_none();
             self.used_ns = used_ns.filter(|_| seen.is_some());
             self.home_then = home.cloned();
             (by_threads_ns, self.waited) = seen.unwrap_or_default();

@@ -16,18 +16,20 @@ pub(super) struct Kept {
     name: &'static str,
     read: Read,
     file: Option<File>,
+    /// True if the last read found no such file.
+    is_missing: bool,
 }
 
 impl Kept {
     /// The file of that name; the first read opens it.
     pub(super) const fn new(name: &'static str) -> Self {
-        Self { name, read: read::whole, file: None }
+        Self { name, read: read::whole, file: None, is_missing: false }
     }
 
     /// As [`new`](Self::new), for a file that is one record: all files of a cgroup except its
     /// lists.
     pub(super) const fn of_one_record(name: &'static str) -> Self {
-        Self { name, read: read::record, file: None }
+        Self { name, read: read::record, file: None, is_missing: false }
     }
 
     /// Its present content. None if it cannot be read.
@@ -38,6 +40,18 @@ impl Kept {
         buffer: &'b mut Buffer,
     ) -> Option<&'b str> {
         self.try_read(folder, stays_open, buffer).ok()?
+    }
+
+    /// As [`read`](Self::read). A file that the last read did not find is looked for `again`, or
+    /// not.
+    pub(super) fn read_known<'b>(
+        &mut self,
+        folder: &Path,
+        stays_open: bool,
+        again: bool,
+        buffer: &'b mut Buffer,
+    ) -> Option<&'b str> {
+        if self.is_missing && !again { None } else { self.read(folder, stays_open, buffer) }
     }
 
     /// Its present content. None if the file is missing: its controller is not enabled, or its
@@ -60,6 +74,7 @@ impl Kept {
             self.file = stays_open.then_some(file);
             Ok(length)
         })();
+        self.is_missing = read.as_ref().is_err_and(is_gone);
         match read {
             Ok(length) => Ok(std::str::from_utf8(&buffer.0[..length]).ok()),
             // The file may reappear when the controller is enabled again.
@@ -93,6 +108,14 @@ mod tests {
         assert_eq!([read(false), read(false)], [Some("less".into()), Some("another".into())]);
         fs::write(folder.path().join("a"), [0xff]).unwrap();
         assert_eq!(read(false), None);
+        // A missing file is looked for again on request.
+        let mut late = Kept::new("late");
+        let mut read =
+            |again| late.read_known(folder.path(), true, again, &mut buffer).map(str::to_owned);
+        assert_eq!(read(false), None);
+        fs::write(folder.path().join("late"), "come").unwrap();
+        let come = Some("come".to_owned());
+        assert_eq!([read(false), read(true), read(false)], [None, come.clone(), come]);
         // A missing file differs from one that cannot be read for now.
         let read = |name| {
             Kept::new(name).try_read(folder.path(), true, &mut Buffer::default()).map(|_| ())

@@ -10,6 +10,7 @@
 
 mod cells;
 mod cpu;
+mod depth;
 mod domain;
 mod ended;
 mod kept;
@@ -314,7 +315,10 @@ impl Watcher {
         let root = self.root.clone();
         let (before, online) = match self.machine.take() {
             Some((machine, online)) if online == online_cpus(&root) => (machine, online),
-            _ => read_after(|| online_cpus(&root), || self.machine(sysfs::read))?,
+            _ => {
+                self.domains.values_mut().for_each(Watched::stir);
+                read_after(|| online_cpus(&root), || self.machine(sysfs::read))?
+            }
         };
         let allowed = host::allowed(&self.tree, self.systemd);
         let offered = before.clone().offered(allowed.as_ref());
@@ -446,7 +450,13 @@ impl Watcher {
         let broken: Vec<_> = self.known.broken().map(str::to_owned).collect();
         broken.into_iter().for_each(|broken| self.say(broken));
         let records = self.known.records(&self.store);
-        self.records = records.map(|record| (record.name.clone(), record.clone())).collect();
+        let records = records.map(|record| (record.name.clone(), record.clone())).collect();
+        let before = std::mem::replace(&mut self.records, records);
+        for (name, watched) in &mut self.domains {
+            if before.get(name) != self.records.get(name) {
+                watched.stir();
+            }
+        }
         // Found domains without a record are searched for in each interval anyway.
         let (records, found_by) = (&self.records, &self.found_by);
         self.domains.retain(|name, watched| match records.get(name) {

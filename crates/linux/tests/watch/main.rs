@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod kills;
+mod still;
 
 use common::{Made, home};
 use nearside_linux::{
@@ -348,29 +349,6 @@ fn records_are_read_again_when_they_change() {
     assert!(notices[0].contains("%2Fm%2Fvm.json: cannot read"), "{notices:?}");
     fs::remove_file(made.path("run/nearside/domains/%2Fm%2Fvm.json")).unwrap();
     assert_eq!(home(5), (None, 0, Vec::new()));
-}
-/// Slow counters are read again when their sum has changed, and otherwise in every fourth sample.
-#[test]
-fn nodes_of_memory_are_read_again_when_its_sum_changes() {
-    let made = made();
-    let mut watcher = made.watcher(&["m/*"]);
-    let mut look = |interval, charged: u64, bytes| {
-        made.group("m/vm", 0, bytes);
-        made.file("cg/m/vm/memory.current", &format!("{charged}\n"));
-        let seen = watcher.observe(&History::default(), turn(interval)).unwrap();
-        seen.machine.parts[0].resident_bytes == by_node(bytes)
-    };
-    // A young domain has close samples.
-    for interval in 1..=4 {
-        assert!(look(interval, 6400, [4096 * interval, 4096]), "{interval}");
-    }
-    let followed: Vec<bool> =
-        (5..=8).map(|interval| look(interval, 6400 + interval, [4096 * interval, 4096])).collect();
-    assert_eq!(followed.iter().filter(|&&followed| followed).count(), 1, "{followed:?}");
-    let followed: Vec<bool> = (10..=13)
-        .map(|interval| look(interval, 6400 * interval, [4096 * interval, 4096]))
-        .collect();
-    assert_eq!(followed, [true; 4]);
 }
 
 /// The waiting time in each sample of a domain that uses more CPU time from the seventeenth sample
