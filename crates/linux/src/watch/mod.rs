@@ -16,6 +16,7 @@ mod ended;
 mod kept;
 mod nodes;
 mod patterns;
+mod search;
 
 pub use ended::Ended;
 pub use patterns::{PatternError, Patterns};
@@ -37,8 +38,8 @@ use nearside_policy::{
 };
 use nearside_topology::{NodeSet, Topology, sysfs};
 use nodes::NodeWatch;
-use patterns::Found;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use search::{Found, Search};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -86,15 +87,18 @@ pub struct Watcher {
     store: Store,
     systemd: bool,
     patterns: Patterns,
+    search: Search,
     /// The path of this process's own group, if the tree shows it.
     own: Option<String>,
     known: Known,
     /// By name, the records of this boot.
     records: BTreeMap<String, Record>,
+    /// True if others than in the search before.
+    has_new_records: bool,
     /// By name, the domains that run.
     domains: BTreeMap<String, Watched>,
-    /// By name, the pattern that found a domain.
-    found_by: BTreeMap<String, String>,
+    /// By name, the domains that patterns match, with or without processes.
+    found: BTreeMap<String, Found>,
     /// The domains that ended before the last observation, and after the one before.
     ended: Vec<Ended>,
     /// The most domains whose files may stay open.
@@ -121,6 +125,7 @@ impl Host {
             store: self.store().clone(),
             systemd: self.booted_with_systemd(),
             patterns,
+            search: Search::default(),
             own: self
                 .tree()
                 .group_of(&self.proc().join("self/cgroup"))
@@ -128,8 +133,9 @@ impl Host {
                 .map(|group| group.path().to_owned()),
             known: Known::default(),
             records: BTreeMap::new(),
+            has_new_records: false,
             domains: BTreeMap::new(),
-            found_by: BTreeMap::new(),
+            found: BTreeMap::new(),
             ended: Vec::new(),
             max_open: raise_open_files().saturating_sub(SPARE_DESCRIPTORS) / FILES,
             machine: None,
@@ -147,6 +153,7 @@ impl Watcher {
     /// Replaces the patterns.
     pub fn set_patterns(&mut self, patterns: Patterns) {
         self.patterns = patterns;
+        self.search = Search::default();
     }
 
     /// The records of the domains that run, in the order of their names.
@@ -156,7 +163,7 @@ impl Watcher {
 
     /// The pattern that found a domain, which need not have a record yet.
     pub fn found_by(&self, domain: &str) -> Option<&str> {
-        self.found_by.get(domain).map(String::as_str)
+        self.found.get(domain).map(|found| found.pattern.as_str())
     }
 
     /// Domains that have a record because of a pattern that was removed, and that no other pattern
@@ -164,7 +171,7 @@ impl Watcher {
     pub fn no_longer_named(&self) -> Vec<String> {
         let unnamed = self.records.values().filter(|record| !stays(&self.patterns, record));
         let names = unnamed.map(|record| record.name.clone());
-        names.filter(|name| !self.found_by.contains_key(name)).collect()
+        names.filter(|name| !self.found.contains_key(name)).collect()
     }
 
     /// The found groups with a guest of several cells, which are to be looked at.
@@ -197,7 +204,7 @@ impl Watcher {
 
     /// The paths of the groups that patterns match.
     pub fn found(&self) -> impl Iterator<Item = &str> {
-        self.found_by.keys().map(String::as_str)
+        self.found.keys().map(String::as_str)
     }
 
     /// The machine as it was sampled last.
@@ -238,7 +245,7 @@ impl Watcher {
         let reservations: Vec<_> = self.known.reservations(&self.store, &self.tree).collect();
         let is_owner =
             |path: &str| reservations.iter().any(|reservation| reservation.owner() == Some(path));
-        let found = self.found_by.keys().filter(|path| !is_owner(path));
+        let found = self.found.keys().filter(|path| !is_owner(path));
         let groups = found.filter_map(|path| self.tree.group(path).ok());
         let (proc, memory_nodes) = (self.root.join("proc"), offered.memory_nodes());
         let newcomers = groups.filter_map(|group| newcomer(&group, &proc, self.systemd, &offered));
@@ -457,21 +464,27 @@ impl Watcher {
                 watched.stir();
             }
         }
+        self.has_new_records = true;
         // Found domains without a record are searched for in each interval anyway.
-        let (records, found_by) = (&self.records, &self.found_by);
+        let (records, found) = (&self.records, &self.found);
         self.domains.retain(|name, watched| match records.get(name) {
             Some(record) => watched.inode() == record.inode,
-            None => found_by.contains_key(name),
+            None => found.contains_key(name),
         });
         Ok(())
     }
 
     /// Adds the groups that have a record or match a pattern, and drops those that are gone.
     fn find(&mut self) {
-        let found = self.named_by_patterns();
+        let has_new_records = std::mem::take(&mut self.has_new_records);
+        if self.search.look(&self.patterns, &self.tree) || has_new_records {
+            self.found = self.named_by_patterns();
+        }
+        let (found, all) = (&self.found, self.records.len());
         // The group may have ended, and another of that path may have started.
         self.records
             .retain(|name, record| found.get(name).is_none_or(|found| found.inode == record.inode));
+        self.has_new_records = self.records.len() < all;
         let (records, patterns) = (&self.records, &self.patterns);
         self.domains.retain(|name, watched| match found.get(name) {
             Some(found) => watched.inode() == found.inode,
@@ -502,7 +515,6 @@ impl Watcher {
                 self.domains.insert(name, watched);
             }
         }
-        self.found_by = found.into_iter().map(|(name, found)| (name, found.pattern)).collect();
     }
 
     /// The groups that patterns match, without those inside or around another domain, this process,
@@ -513,7 +525,7 @@ impl Watcher {
         let above_own: BTreeSet<&str> = own.iter().flat_map(|path| ancestors(path)).collect();
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
         // In the order of paths, a group comes after the group that contains it.
-        for group in self.patterns.find(&self.tree) {
+        for group in self.search.found() {
             let path = group.group.path();
             let this = self.own.as_deref().unwrap_or("/");
             let is_hosts =

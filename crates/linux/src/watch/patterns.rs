@@ -1,15 +1,11 @@
 //! Cgroups that a configuration names by patterns such as `machine.slice/*`.
 
-use crate::{
-    cgroup::{Cgroup, Tree},
-    escape,
-};
+use crate::escape;
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
-    fmt, fs,
-    os::unix::fs::DirEntryExt,
+    fmt,
 };
 
 /// The most patterns: each interval compares the groups of the host with all of them.
@@ -90,14 +86,13 @@ pub enum PatternError {
     TooMany(usize),
 }
 
-/// A group that a pattern matches.
+/// What a group of some name is to patterns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) group: Cgroup,
-    pub(super) inode: u64,
-    pub(super) pattern: String,
-    /// True if the pattern names the group in full.
-    pub(super) by_name: bool,
+pub(super) struct Match<'p> {
+    /// The pattern that matches it, and whether that names it in full.
+    pub(super) pattern: Option<(&'p str, bool)>,
+    /// The levels of the groups below it; none if no pattern goes on there.
+    pub(super) below: Vec<usize>,
 }
 
 impl Patterns {
@@ -126,41 +121,20 @@ impl Patterns {
         self.known.contains(text)
     }
 
-    /// The groups of `tree` that they match, with or without processes. A group that two patterns
-    /// match counts for the first.
-    pub(super) fn find(&self, tree: &Tree) -> Vec<Found> {
-        let mut found: Vec<Found> = Vec::new();
-        if let Ok(root) = tree.group("/")
-            && !self.levels.is_empty()
-        {
-            self.descend(&root, &[0], &mut found);
-        }
-        found.sort_by(|a, b| a.group.path().cmp(b.group.path()));
-        found
+    /// The levels of the groups below the root; none without patterns.
+    pub(super) fn first_levels(&self) -> Vec<usize> {
+        (0..self.levels.len().min(1)).collect()
     }
 
-    /// Adds the groups below `group` that match from these levels on.
-    fn descend(&self, group: &Cgroup, levels: &[usize], found: &mut Vec<Found>) {
-        let Ok(entries) = fs::read_dir(group.directory()) else { return };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let next: BTreeSet<usize> =
-                levels.iter().flat_map(|&level| self.levels[level].after(&name)).collect();
-            if next.is_empty() || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
-            }
-            let child = group.child(&name);
-            if let Some(end) = next.iter().filter_map(|&level| self.levels[level].ends).min() {
-                let pattern = self.texts[end.pattern].clone();
-                let group = child.clone();
-                found.push(Found { group, inode: entry.ino(), pattern, by_name: end.is_name });
-            }
-            let below: Vec<_> =
-                next.into_iter().filter(|&level| self.levels[level].has_more()).collect();
-            if !below.is_empty() {
-                self.descend(&child, &below, found);
-            }
-        }
+    /// What a group of this name is, among groups of these levels. None if it is nothing.
+    pub(super) fn matching(&self, levels: &[usize], name: &OsStr) -> Option<Match<'_>> {
+        let next: BTreeSet<usize> =
+            levels.iter().flat_map(|&level| self.levels[level].after(name)).collect();
+        let end = next.iter().filter_map(|&level| self.levels[level].ends).min();
+        let pattern = end.map(|end| (self.texts[end.pattern].as_str(), end.is_name));
+        let is_any = !next.is_empty();
+        let below = next.into_iter().filter(|&level| self.levels[level].has_more()).collect();
+        is_any.then_some(Match { pattern, below })
     }
 }
 
@@ -265,6 +239,18 @@ fn invalid(text: &str, why: &str) -> PatternError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        cgroup::Tree,
+        watch::search::{Found, Search},
+    };
+    use std::fs;
+
+    /// The groups of `tree` that patterns match.
+    fn find(patterns: &Patterns, tree: &Tree) -> Vec<Found> {
+        let mut search = Search::default();
+        assert!(search.look(patterns, tree) && !search.look(patterns, tree));
+        search.found()
+    }
 
     #[test]
     fn each_level_is_matched_alone() {
@@ -284,7 +270,7 @@ mod tests {
         let tree = Tree::at(folder.path()).unwrap();
         let found = |patterns: &[&str]| {
             let patterns = Patterns::parse(patterns).unwrap();
-            let found = patterns.find(&tree);
+            let found = find(&patterns, &tree);
             assert!(found.iter().all(|found| found.group.inode().unwrap() == found.inode));
             found
                 .iter()
@@ -320,7 +306,7 @@ mod tests {
         }
         let tree = Tree::at(folder.path()).unwrap();
         let found = |pattern: &str| {
-            let found = Patterns::parse([pattern]).unwrap().find(&tree);
+            let found = find(&Patterns::parse([pattern]).unwrap(), &tree);
             found.iter().map(|found| found.group.path().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(found("jobs/*").len(), 3);
@@ -344,7 +330,7 @@ mod tests {
             _ => format!("a.slice/[{}]?{number}*/x", number % 10),
         });
         let patterns = Patterns::parse(patterns).unwrap();
-        let found = patterns.find(&tree);
+        let found = find(&patterns, &tree);
         assert_eq!(found.len(), 100, "{found:?}");
         let group = |path: &str| found.iter().find(|found| found.group.path() == path).unwrap();
         assert!(group("/a.slice/4.scope").by_name && !group("/a.slice/5.scope").by_name);
@@ -368,7 +354,7 @@ mod tests {
         fs::create_dir_all(folder.path().join("a/b")).unwrap();
         let tree = Tree::at(folder.path()).unwrap();
         for patterns in [["a/b", "a/*"], ["a/*", "a/b"], ["a/?", "a/*"], ["/a/b", "a/b"]] {
-            let found = Patterns::parse(patterns).unwrap().find(&tree);
+            let found = find(&Patterns::parse(patterns).unwrap(), &tree);
             let found: Vec<_> = found.iter().map(|found| &*found.pattern).collect();
             assert_eq!(found, [patterns[0]]);
         }
