@@ -291,6 +291,11 @@ impl Watched {
         }
     }
 
+    /// Its kills for lack of memory, as of the last sample.
+    pub(super) fn oom_kills(&self) -> Option<OomKills> {
+        self.oom_kills
+    }
+
     /// Takes the loads of its parts since the last ones that were taken. Empty if it was not
     /// sampled since, or for the first time.
     pub(super) fn take_loads(&mut self) -> BTreeMap<PartId, PartLoad> {

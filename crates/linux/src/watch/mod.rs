@@ -27,6 +27,7 @@ use crate::{
     guest::GuestCell,
     host, memory,
     newcomer::newcomer,
+    oom::OomKills,
     store::{self, Known, Record, Store},
     usage::Usage,
 };
@@ -231,6 +232,11 @@ impl Watcher {
     /// The last sample of a domain's use.
     pub fn usage(&self, domain: &str) -> Option<Usage> {
         self.domains.get(domain).map(Watched::usage)
+    }
+
+    /// The kills for lack of memory in a domain, as of its last sample.
+    pub fn oom_kills(&self, domain: &str) -> Option<OomKills> {
+        self.domains.get(domain)?.oom_kills()
     }
 
     /// The path of a domain's cgroup.

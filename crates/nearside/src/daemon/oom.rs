@@ -15,9 +15,8 @@ impl Kills {
     /// Logs the kills since the interval before.
     pub(super) fn tell(&mut self, watcher: &Watcher, parts: &[PartState], topology: &Topology) {
         let names = parts.iter().map(|part| part.id.domain()).collect::<BTreeSet<_>>();
-        let running = names
-            .iter()
-            .filter_map(|&name| Some((name.to_owned(), watcher.usage(name)?.oom_kills?)));
+        let running =
+            names.iter().filter_map(|&name| Some((name.to_owned(), watcher.oom_kills(name)?)));
         let ended = watcher.ended();
         let last = ended.iter().filter_map(|it| Some((it.name.clone(), it.oom_kills?)));
         let record = |name: &str| watcher.records().find(|record| record.name == name);

@@ -50,14 +50,15 @@ pub fn plan_all<'a>(
     history: &History,
 ) -> (ControlPlan, History) {
     let mut all = ControlPlan { interval: seen.interval, ..ControlPlan::default() };
-    let mut history = history.clone();
+    // A history has an entry for each part, so it is copied only where no controller makes another.
+    let mut after: Option<History> = None;
     for controller in controllers {
-        let (plan, next) = controller.plan(seen, &history);
+        let (plan, next) = controller.plan(seen, after.as_ref().unwrap_or(history));
         all.transactions.extend(plan.transactions);
         all.moves.extend(plan.moves);
-        history = next;
+        after = Some(next);
     }
-    (all, history)
+    (all, after.unwrap_or_else(|| history.clone()))
 }
 
 /// The history that [`plan_all`] would lead to without any decision.
