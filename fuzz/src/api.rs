@@ -5,7 +5,7 @@ use nearside::daemon::{
     api::{Api, Groups, Limits, serve},
     audit::AuditLog,
     config::Config,
-    snapshot::{Answer, Event, Seen, SeenDomain, Snapshot},
+    snapshot::{Answer, Event, Seen, SeenDomain},
 };
 use nearside_linux::cgroup::Tree;
 use nearside_policy::{Affinity, Home, MemoryPolicy, Origin};
@@ -36,7 +36,7 @@ pub fn api(input: &[u8]) {
         Limits::default(),
         groups,
     );
-    api.published.publish(Snapshot::new(seen()));
+    api.published.publish(seen());
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let heard = runtime.block_on(async {

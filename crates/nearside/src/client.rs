@@ -347,7 +347,7 @@ mod tests {
         access::Access,
         api::{Api, Groups, Limits, Server},
         audit::AuditLog,
-        snapshot::{self, Asked, Event, Seen, Snapshot, examples},
+        snapshot::{self, Asked, Event, Seen, examples},
     };
     use std::{
         os::unix::net::UnixListener,
@@ -373,7 +373,7 @@ mod tests {
             let access = Access { own_uid, read_gid: None, admin_gid: None };
             let audit = AuditLog::new(&folder.path().join("audit.log"));
             let api = Api::new(access, audit, sender, Limits::default(), Groups::none());
-            api.published.publish(examples::snapshot());
+            api.published.publish(examples::seen());
             let server =
                 Server::start(Arc::clone(&api), &folder.path().join("run/socket")).unwrap();
             thread::spawn(move || {
@@ -490,10 +490,10 @@ mod tests {
         let daemon = silent();
         let name = examples::snapshot().stat.domains[0].name.clone();
         let long_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
-        daemon.api.published.publish_as_of(
-            Snapshot::new(Seen { length: Duration::from_secs(2), ..examples::seen() }),
-            long_ago,
-        );
+        daemon
+            .api
+            .published
+            .publish_as_of(Seen { length: Duration::from_secs(2), ..examples::seen() }, long_ago);
         assert!(daemon.args().control(&name).unwrap_err().contains("has not ended an interval"));
         assert!(
             daemon.args().set_home(&PartId::of(&*name), &home(1), None).is_none(),

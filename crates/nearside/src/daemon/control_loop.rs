@@ -16,7 +16,7 @@ use super::{
     requests,
     scheduler::{Affinities, SchedulerControl},
     settle::{Settled, report, settle},
-    snapshot::{Asked, Event, Seen, SeenDomain, Snapshot, Totals},
+    snapshot::{Asked, Event, Seen, SeenDomain, Totals},
     text::{Allowed, Text},
 };
 use crate::{output, report::units::count};
@@ -252,7 +252,7 @@ impl ControlLoop {
     fn control(&mut self, seen: ControlObservation, inbox: &Inbox, due: Instant) {
         let controllers = self.controllers.iter().map(Box::as_ref);
         let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
-        let before = std::mem::replace(&mut self.persisted.history, history);
+        let before = std::mem::replace(&mut self.persisted.history, Arc::new(history));
         // Before acting: the next daemon must know the cooldown of a decision that this one was
         // killed in, or it could take the decision again.
         if !all.is_empty() {
@@ -262,8 +262,9 @@ impl ControlLoop {
         if !dropped.is_empty() {
             let controllers = self.controllers.iter().map(Box::as_ref);
             let learned = learn_all(controllers, &seen, &before);
+            let history = Arc::make_mut(&mut self.persisted.history);
             for part in dropped {
-                self.persisted.history.take_back_decision(part, &learned);
+                history.take_back_decision(part, &learned);
             }
             self.persist();
         }
@@ -495,7 +496,7 @@ impl ControlLoop {
         };
         self.reported.keep_only(lives);
         self.host.keep_walks(lives);
-        self.api.published.publish(Snapshot::new(Seen {
+        self.api.published.publish(Seen {
             topology: machine.topology,
             domains,
             reservations: machine.reservations,
@@ -508,7 +509,7 @@ impl ControlLoop {
             text: self.text.report(),
             scheduler_attached: self.scheduler.attachment().is_attached(),
             numa_balancing,
-        }));
+        });
     }
 
     /// A line for `systemctl status`.

@@ -1,7 +1,7 @@
 //! The parts of the daemon (docs/adr/0008-daemon.md).
 //!
 //! The loop and the API are two threads that meet in two places. The loop publishes its
-//! observations and decisions ([`snapshot::Published`]), and readers get their answers from those;
+//! observations and decisions ([`published::Published`]), and readers get their answers from those;
 //! so no reader waits for the loop. Changes go the other way, through a channel of
 //! [`snapshot::Event`]s that the loop empties. In outline:
 //!
@@ -9,7 +9,7 @@
 //! # use nearside::daemon::{access::Access, api::{Api, Groups, Limits, Server}, audit::AuditLog};
 //! # use nearside::daemon::{config::Config, notify};
 //! # use nearside_linux::{Host, Paths};
-//! # use nearside::daemon::snapshot::{Answer, Event, Seen, Snapshot};
+//! # use nearside::daemon::snapshot::{Answer, Event, Seen};
 //! # use std::{path::Path, sync::mpsc::sync_channel};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = Config::read(Path::new("/etc/nearside/daemon.toml"), false)?;
@@ -22,7 +22,7 @@
 //! let server = Server::start(api.clone(), &config.api.socket)?;
 //! loop {
 //!     // Observe, decide, apply.
-//!     api.published.publish(Snapshot::new(Seen::default()));
+//!     api.published.publish(Seen::default());
 //!     notify::alive("3 domains");
 //!     // Until the next interval is due.
 //!     match events.recv_timeout(config.interval) {
@@ -56,6 +56,7 @@ pub mod notify;
 mod oom;
 pub mod persisted;
 pub mod preflight;
+pub mod published;
 mod reported;
 mod requests;
 pub mod scheduler;

@@ -4,6 +4,7 @@ use nearside_linux::{Error, folder::Folder};
 use nearside_policy::{History, MoveReport};
 use nearside_topology::type_words::in_plain_words;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 const FILE: &str = "history.json";
 
@@ -19,8 +20,9 @@ pub struct PersistedState {
     /// The number of the last interval. Counting continues from it, because the history refers to
     /// intervals by number.
     pub interval: u64,
-    /// The history after it.
-    pub history: History,
+    /// The history after it, which snapshots share.
+    #[serde(with = "shared")]
+    pub history: Arc<History>,
     /// Reports of moved pages that no controller has learned from yet.
     #[serde(default)]
     pub moved: Vec<MoveReport>,
@@ -58,6 +60,26 @@ impl PersistedState {
     }
 }
 
+/// The JSON form of a shared history is that of a history.
+mod shared {
+    use super::History;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::sync::Arc;
+
+    pub(super) fn serialize<S: Serializer>(
+        history: &Arc<History>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        history.as_ref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<History>, D::Error> {
+        History::deserialize(deserializer).map(Arc::new)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,8 +97,7 @@ mod tests {
         );
         let mut persisted =
             PersistedState { boot_id: "b".into(), interval: 41, ..PersistedState::default() };
-        persisted
-            .history
+        Arc::make_mut(&mut persisted.history)
             .parts
             .insert("db".into(), PartHistory { next_sample: 44, ..PartHistory::default() });
         persisted.moved.push(MoveReport {
@@ -88,7 +109,7 @@ mod tests {
         persisted.write(&state).unwrap();
         assert_eq!(PersistedState::read(&state, "b"), (persisted, None));
         let (other_boot, said) = PersistedState::read(&state, "c");
-        assert_eq!((other_boot.interval, other_boot.history, said), (0, History::default(), None));
+        assert_eq!((other_boot.interval, other_boot.history, said), (0, Arc::default(), None));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Where the control loop and the API meet: snapshots that the loop publishes, and events that it
-//! takes.
+//! Where the control loop and the API meet: snapshots of the intervals that the loop publishes, and
+//! events that it takes.
 
 use super::{access::Caller, text::TextReport};
 use crate::{
@@ -15,11 +15,7 @@ use nearside_policy::{
 };
 use nearside_topology::{NodeId, NodeSet, Topology};
 use serde::Serialize;
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock},
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 /// An interval of the control loop: what it observed, decided and did. A [`Snapshot`] is made from
@@ -42,7 +38,7 @@ pub struct Seen {
     /// The decisions.
     pub plan: ControlPlan,
     /// The state that the loop keeps between intervals, including the status of each domain.
-    pub history: History,
+    pub history: Arc<History>,
     /// Totals since the start of the daemon.
     pub totals: Totals,
     /// The text of domains.
@@ -134,7 +130,7 @@ pub struct Snapshot {
     pub(crate) interval: Duration,
     pub(crate) records: Vec<Option<Record>>,
     pub(crate) plan: ControlPlan,
-    pub(crate) history: History,
+    pub(crate) history: Arc<History>,
     pub(crate) totals: Totals,
     pub(crate) text: TextReport,
     pub(crate) scheduler_attached: bool,
@@ -222,50 +218,6 @@ fn missed_pages(
         Some(now.as_ref()?.since(first.get(&node)?).foreign_pages)
     };
     nodes.iter().map(missed).sum()
-}
-
-/// The latest snapshot. A reader may hold it for any time: the loop replaces it and never waits for
-/// readers.
-#[derive(Debug, Default)]
-pub struct Published {
-    latest: RwLock<Option<(Instant, Arc<Snapshot>)>>,
-    failure: RwLock<Option<String>>,
-}
-
-impl Published {
-    /// Replaces the latest snapshot.
-    pub fn publish(&self, snapshot: Snapshot) {
-        self.publish_as_of(snapshot, Instant::now());
-    }
-
-    pub(crate) fn publish_as_of(&self, snapshot: Snapshot, at: Instant) {
-        let new = Some((at, Arc::new(snapshot)));
-        *self.failure.write().unwrap_or_else(PoisonError::into_inner) = None;
-        let old = std::mem::replace(
-            &mut *self.latest.write().unwrap_or_else(PoisonError::into_inner),
-            new,
-        );
-        // After the lock is released: this may be the last reference, and freeing a snapshot takes
-        // time.
-        drop(old);
-    }
-
-    /// The latest snapshot and the time of its publication; `None` until the first interval has
-    /// ended.
-    pub fn latest(&self) -> Option<(Instant, Arc<Snapshot>)> {
-        self.latest.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Records that the last observations have failed, and the reason of the last failure.
-    pub fn fails(&self, observations: u64, why: &str) {
-        let failure = format!("the last {observations} observations of the host failed: {why}");
-        *self.failure.write().unwrap_or_else(PoisonError::into_inner) = Some(failure);
-    }
-
-    /// The reason why no snapshot was published lately, if observations fail.
-    pub fn failure(&self) -> Option<String> {
-        self.failure.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 /// An event for the control loop. The API sends changes and the signal handler the others, so the
@@ -411,11 +363,11 @@ pub(crate) mod examples {
             length: Duration::from_secs(2),
             interval: Duration::from_secs(2),
             plan: ControlPlan { interval: 17, transactions: Vec::new(), moves: vec![step] },
-            history: History {
+            history: Arc::new(History {
                 parts: [("db".into(), PartHistory::default()), ("web-frontend".into(), web)].into(),
                 nodes: [(NodeId(0), NodeHistory { others: MilliVcpus(0), rate_ppm: 500_000 })]
                     .into(),
-            },
+            }),
             totals,
             text: text(),
             scheduler_attached: true,
@@ -481,19 +433,6 @@ mod tests {
         for name in ["", "d", "/", "/nearside", "/nearside/dbx", "nearside/db", "../db"] {
             assert_eq!(found(name), None, "{name}");
         }
-    }
-
-    #[test]
-    fn a_reader_keeps_its_snapshot_when_a_new_one_is_published() {
-        let published = Published::default();
-        assert!(published.latest().is_none());
-        published.publish(examples::snapshot());
-        let (_, before) = published.latest().unwrap();
-        published.publish(Snapshot::new(Seen::default()));
-        assert_eq!(
-            (before.stat.domains.len(), published.latest().unwrap().1.stat.domains.len()),
-            (3, 0)
-        );
     }
 
     #[test]

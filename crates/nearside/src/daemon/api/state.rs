@@ -4,7 +4,8 @@ use super::{changes::Changes, limits::Limits};
 use crate::daemon::{
     access::{Access, Caller, Rights},
     audit::AuditLog,
-    snapshot::{Event, Published},
+    published::Published,
+    snapshot::Event,
     socket::Socket,
 };
 use nearside_linux::cgroup::Tree;

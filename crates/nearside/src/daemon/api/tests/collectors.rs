@@ -3,7 +3,7 @@
 use super::harness::{Daemon, get};
 use crate::daemon::{
     api::Limits,
-    snapshot::{SeenDomain, Snapshot, examples},
+    snapshot::{SeenDomain, examples},
 };
 use std::{fs, process::Command};
 
@@ -34,7 +34,7 @@ fn prometheus_reads_both_forms_of_the_metrics() {
     let daemon = Daemon::new(Limits::default());
     let mut seen = examples::seen();
     seen.domains.push(SeenDomain { cgroup: CGROUP.into(), ..SeenDomain::default() });
-    daemon.api.published.publish(Snapshot::new(seen));
+    daemon.api.published.publish(seen);
     let text = daemon.ask(&get("/metrics"));
     let asked = get("/metrics").replacen(
         "\r\n\r\n",

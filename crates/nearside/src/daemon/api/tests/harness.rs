@@ -78,7 +78,7 @@ impl Daemon {
             limits,
             groups,
         );
-        api.published.publish(examples::snapshot());
+        api.published.publish(examples::seen());
         Self { folder, api, events }
     }
 

@@ -4,7 +4,7 @@
 use super::harness::{Daemon, root};
 use crate::daemon::{
     api::{Api, Limits, read::OPENAPI, serve},
-    snapshot::{Answer, Change, Event, Seen, Snapshot, examples},
+    snapshot::{Answer, Change, Event, Seen, examples},
 };
 use nearside_policy::{Home, Origin};
 use serde_json::{Value, json};
@@ -21,14 +21,14 @@ fn a_property_based_client_finds_no_difference_from_the_description() {
         Daemon::new(Limits { refusal: Duration::ZERO, ..Limits::default() });
     let seen = Seen { interval: Duration::from_secs(3600), ..examples::seen() };
     let machine = seen.topology.nodes.iter().map(|node| node.id.0).max().unwrap();
-    api.published.publish(Snapshot::new(seen.clone()));
+    api.published.publish(seen.clone());
     let looping = Arc::clone(&api);
     thread::spawn(move || {
         let mut seen = seen;
         for event in events {
             let Event::Change(asked) = event else { continue };
             let answer = decide(&mut seen, &asked.change);
-            looping.published.publish(Snapshot::new(seen.clone()));
+            looping.published.publish(seen.clone());
             asked.answer.send(answer).unwrap();
         }
     });

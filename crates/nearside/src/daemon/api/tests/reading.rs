@@ -4,7 +4,7 @@ use super::harness::{Daemon, UNPLACED, UNPLACED_GROUP, admin, delete, get, put, 
 use crate::daemon::{
     access::Caller,
     api::Limits,
-    snapshot::{Seen, Snapshot, examples},
+    snapshot::{Seen, examples},
 };
 use nearside_linux::store::Record;
 use serde_json::{Value, json};
@@ -125,7 +125,7 @@ fn why_of_a_found_cgroup_has_its_limits_and_policies() {
     expected["home"] = daemon.ask(&get("/domains/db")).json()["home"].clone();
     expected["found_by"] = "system.slice/*".into();
     seen.domains[2].record = Some(found);
-    daemon.api.published.publish(Snapshot::new(seen));
+    daemon.api.published.publish(seen);
     assert_eq!(why(), expected);
     // A cgroup that has ended since has no mappings and no limits.
     fs::remove_dir_all(daemon.folder.path().join(&UNPLACED_GROUP[1..])).unwrap();
@@ -159,8 +159,8 @@ fn each_answer_comes_from_one_snapshot() {
             let mut seen = examples::seen();
             seen.plan.interval = interval;
             let without = if interval.is_multiple_of(2) { "db" } else { "web-frontend" };
-            seen.history.parts.remove(&without.into());
-            api.published.publish(Snapshot::new(seen));
+            Arc::make_mut(&mut seen.history).parts.remove(&without.into());
+            api.published.publish(seen);
         }
     });
     let mut client = daemon.connect(root());
@@ -197,7 +197,7 @@ fn health_fails_while_the_loop_is_stuck_or_has_not_begun() {
         200,
         "the earlier snapshot is good for a while"
     );
-    daemon.api.published.publish(Snapshot::new(Seen::default()));
+    daemon.api.published.publish(Seen::default());
     assert_eq!(daemon.ask(&get("/health")).status, 200);
     // With long intervals, the first snapshot is published before an interval has ended.
     let long = Seen { interval: Duration::from_secs(20), ..Seen::default() };
@@ -205,7 +205,7 @@ fn health_fails_while_the_loop_is_stuck_or_has_not_begun() {
         [(Seen::default(), 60, 503), (long.clone(), 60, 200), (long, 300, 503)]
     {
         let at = std::time::Instant::now().checked_sub(Duration::from_secs(age_s)).unwrap();
-        daemon.api.published.publish_as_of(Snapshot::new(seen), at);
+        daemon.api.published.publish_as_of(seen, at);
         let health = daemon.ask(&get("/health"));
         assert_eq!(health.status, status, "{age_s} s: {health:?}");
         assert!(
