@@ -49,7 +49,7 @@ fn shmem_bytes(node: u64) -> u64 {
 
 /// A tmpfs with huge pages for every file would take 2 MiB for each of them.
 pub(crate) fn small_libraries_take_their_own_size(count: u64) {
-    let folder = "/tmp/small";
+    let folder = "/tmp/small-libraries";
     fs::create_dir(folder).unwrap();
     let files: Vec<_> = (0..count).map(|number| format!("{folder}/lib{number}.so")).collect();
     let content = vec![7; FILE_BYTES as usize];
