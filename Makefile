@@ -89,8 +89,8 @@ libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and li
 replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root)
 	cargo test --package nearside-replicas --test racing -- --ignored --nocapture
 
-lab-test: ## the integration tests, in emulated NUMA machines
-	lab/test
+lab-test: ## the integration tests, in emulated NUMA machines (LAB_MINUTES=N: those that N minutes suffice for)
+	lab/test $(if $(LAB_MINUTES),--minutes $(LAB_MINUTES))
 
 compare-test: ## in modelled time, a guest that hangs and a workload on stock Linux and under Nearside (once built, half a minute to one)
 	mkdir -p target && rm -f target/hung.json
