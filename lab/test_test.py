@@ -1,7 +1,9 @@
 """Tests of how lab/test shares time among guests, and counts. Run by `make unit`."""
 
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import unittest
 
 from common import LAB
@@ -11,12 +13,13 @@ lab_test = importlib.util.module_from_spec(importlib.util.spec_from_loader("lab_
 loader.exec_module(lab_test)
 
 CUT = """
-running 4 tests
+running 6 tests
 test claims::one ... ok
-test claims::two ... some words
-ok
-test claims::three ... {result}
-test claims::four ... """
+test claims::two ... ignored, it takes long
+test claims::three ... some words
+{three}
+test claims::four ... {four}
+test claims::five ... """
 
 
 class Sharing(unittest.TestCase):
@@ -31,6 +34,12 @@ class Sharing(unittest.TestCase):
         self.assertEqual(share.begin(7200, 1000), 1400, "all that is left, and no more")
         self.assertEqual(share.begin(7200, 2290), 0, "it would not boot in that time")
 
+    def test_the_first_ones_run_where_there_is_no_time_for_all(self):
+        share = lab_test.Share(minutes=5, jobs=1, count=16, now_s=0)
+        self.assertEqual(share.begin(7200, 0), 180)
+        share.ended()
+        self.assertEqual([share.begin(7200, 180) for _ in range(15)], [0] * 15)
+
     def test_without_minutes_each_has_its_own_limit(self):
         share = lab_test.Share(None, 2, 1, 0)
         self.assertEqual(share.begin(7200, 10**6), 7200)
@@ -39,24 +48,36 @@ class Sharing(unittest.TestCase):
 class Counting(unittest.TestCase):
     def cut(self, output):
         summary = lab_test.Summary()
-        return summary, summary.add_cut("four_nodes", output, 9)
+        line = summary.add_cut("four_nodes", output, 9)
+        with contextlib.redirect_stdout(io.StringIO()):
+            return summary, line, summary.show(9)
 
     def test_a_guest_that_is_cut_counts_the_tests_that_ended(self):
-        summary, line = self.cut(CUT.format(result="ok"))
-        self.assertEqual(line, "four_nodes: passed 2 of 4 tests within its share of the time, 9 s")
-        self.assertTrue(summary.all_passed() and summary.is_cut)
-        self.assertEqual(summary.counts, [2, 0, 0])
+        summary, line, is_ok = self.cut(CUT.format(three="ok", four="ok"))
+        passed = "four_nodes: passed 4 of 6 tests, then claims::five: "
+        self.assertEqual(line, passed + "its share of the time was over after 9 s")
+        self.assertTrue(is_ok)
+        self.assertEqual(summary.counts, [3, 0, 1])
 
     def test_a_failure_in_it_stays_one(self):
-        summary, line = self.cut(CUT.format(result="FAILED"))
-        self.assertEqual(line, "four_nodes: failed 2 of 4 tests within its share of the time, 9 s")
-        self.assertFalse(summary.all_passed())
-        self.assertEqual(summary.failed, ["four_nodes: claims::three"])
+        for three, four, failed in (("FAILED", "ok", "three"), ("ok", "FAILED", "four")):
+            with self.subTest(failed):
+                summary, line, is_ok = self.cut(CUT.format(three=three, four=four))
+                self.assertTrue(line.startswith("four_nodes: failed 4 of 6 tests"), line)
+                self.assertFalse(is_ok)
+                self.assertEqual(summary.failed, [f"four_nodes: claims::{failed}"])
+                self.assertEqual(summary.counts, [2, 1, 1])
 
     def test_one_that_ended_no_test_has_timed_out(self):
-        summary, line = self.cut("running 4 tests\ntest claims::one ... ")
+        _, line, is_ok = self.cut("running 4 tests\ntest claims::one ... ")
         self.assertEqual(line, "four_nodes: timed out in claims::one after 9 s")
-        self.assertFalse(summary.all_passed())
+        self.assertFalse(is_ok)
+
+    def test_a_run_without_any_test_has_failed(self):
+        summary = lab_test.Summary()
+        summary.add_none("four_nodes")
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertFalse(summary.show(9))
 
 
 if __name__ == "__main__":

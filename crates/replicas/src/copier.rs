@@ -119,7 +119,8 @@ fn copy(stores: &[Store], job: &Job) -> Result<Copy, NotCopied> {
     store.copy(&job.original, &job.name, &job.cancelled)
 }
 
-/// Without it, the checks after a copy remain: where its pages lie, and the memory left.
+/// The host, for reservations. If it cannot be opened, copies are made without: the checks after
+/// a copy remain, of where its pages lie and of the memory left.
 fn open_host(paths: Paths) -> Option<Host> {
     let opened = Host::open(paths);
     opened

@@ -46,7 +46,7 @@ struct Below {
 /// # Errors
 /// Why it cannot have copies: for one, the file that the overlay shows is in none of the layers as
 /// they are named. Something is mounted over that layer, or the overlay follows a renamed folder.
-/// By another name, others may write to it.
+/// Others may write to the file by another name.
 pub(crate) fn below(original: &Original) -> Result<Vec<File>, Bar> {
     Ok(look(original)?.into_iter().map(|below| below.file).collect())
 }
@@ -106,9 +106,9 @@ fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<Below>) -> Re
         let Some(below) = open(&path)? else { continue };
         let seen = fstat(&below).map_err(text)?;
         if FileId::from(&seen) == FileId::from(&stat) {
-            // The overlay is mounted over this layer.
             if !has_topmost {
-                break;
+                let layer = escape::text(&layer);
+                return Err(unknown(format!("the overlay is mounted over {layer}")));
             }
             continue;
         }

@@ -18,8 +18,8 @@ const STILL_LOOKS: u64 = 64;
 /// The depth of a sample, from the least that is read to the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Depth {
-    /// Nothing has changed since the last thorough sample: whether it lives, its CPU time, the
-    /// amount of its memory and its kills for lack of memory.
+    /// Nothing has changed since the last thorough sample. Read are whether the domain lives, its
+    /// CPU time, the amount of its memory and its kills for lack of memory.
     Still,
     /// These, and whatever follows from their change.
     Quick,

@@ -46,7 +46,7 @@ impl Published {
     /// The snapshot of the latest interval and the time of its publication; `None` until the first
     /// interval has ended.
     pub fn latest(&self) -> Option<(Instant, Arc<Snapshot>)> {
-        // The lock is released before the snapshot is made, so that the loop never waits for that.
+        // The lock is released before the snapshot is made, so publishing never waits for that.
         let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner).clone();
         latest.map(|interval| (interval.at, interval.snapshot.clone()))
     }

@@ -97,7 +97,7 @@ fn an_overlay_whose_layers_cannot_be_found_has_no_copies() {
     mount("lowerdir=/tmp/empty-layer:/tmp/covered", "/tmp/covered", "/");
     let output = run(["replicate", "add", "/tmp/covered/text"]);
     assert_eq!(output.status.code(), Some(1));
-    let why = "none of them has the file under its name";
+    let why = "the overlay is mounted over /tmp/covered";
     assert!(stderr(&output).contains(why), "{}", stderr(&output));
     replicator.stop();
 }
