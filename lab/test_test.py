@@ -35,10 +35,10 @@ class Sharing(unittest.TestCase):
         self.assertEqual(share.begin(7200, 2290), 0, "it would not boot in that time")
 
     def test_the_first_ones_run_where_there_is_no_time_for_all(self):
-        share = lab_test.Share(minutes=5, jobs=1, count=16, now_s=0)
-        self.assertEqual(share.begin(7200, 0), 180)
+        share = lab_test.Share(minutes=10, jobs=1, count=16, now_s=0)
+        self.assertEqual(share.begin(7200, 0), 480)
         share.ended()
-        self.assertEqual([share.begin(7200, 180) for _ in range(15)], [0] * 15)
+        self.assertEqual([share.begin(7200, 480) for _ in range(15)], [0] * 15)
 
     def test_without_minutes_each_has_its_own_limit(self):
         share = lab_test.Share(None, 2, 1, 0)
