@@ -48,7 +48,7 @@ install: ## copy the programs of `make build` below PREFIX (default /usr/local),
 deb-numad: build ## target/nearside-numad_VERSION_ARCH.deb, which answers libvirt as numad, tested in an empty root
 	packaging/numad/test-deb "$$(packaging/numad/build-deb)"
 
-test: forget-times install-deps lint deny unit api-test libvirt-test lab-test compare-test demo-test ## everything CI checks, about 40 minutes on 2 idle cores
+test: forget-times install-deps lint deny unit api-test libvirt-test lab-test compare-test demo-test ## everything CI checks, 40 to 50 minutes on 2 idle cores
 	@echo "make test: all passed"
 	@$(TIMES) show
 

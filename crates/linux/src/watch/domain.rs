@@ -314,7 +314,7 @@ impl Watched {
     ) {
         let usage_ns = self.read_usage_ns(buffer);
         let has_run = usage_ns.is_none() || usage_ns != self.usage_ns;
-        // Whoever keeps it somewhere may change that at any time, and homes follow bindings.
+        // Others who have bound it may bind it anew at any time, and homes follow bindings.
         self.has_stirred |= has_run || has_moved || self.is_kept();
         let depth = depth::of(&depth::Facts {
             looks: self.looks,

@@ -86,7 +86,7 @@ pub enum PatternError {
     TooMany(usize),
 }
 
-/// What a group of some name is to patterns.
+/// The answer of patterns to the name of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Match<'p> {
     /// The pattern that matches it, and whether that names it in full.
@@ -126,7 +126,8 @@ impl Patterns {
         (0..self.levels.len().min(1)).collect()
     }
 
-    /// What a group of this name is, among groups of these levels. None if it is nothing.
+    /// The answer to a group of this name, among groups of these levels. None if no pattern matches
+    /// it or goes on below it.
     pub(super) fn matching(&self, levels: &[usize], name: &OsStr) -> Option<Match<'_>> {
         let next: BTreeSet<usize> =
             levels.iter().flat_map(|&level| self.levels[level].after(name)).collect();
