@@ -16,9 +16,11 @@ from common import CACHE
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-# A guest that has not come up by then never will (see Traps in README.md) and is started anew, so
-# many times in all.
-BOOT_SECONDS = 600
+# A guest that has not come up by then never will (see Traps in README.md) and is started anew, up
+# to BOOTS times in all. The longest and the shortest such time: a slow, busy machine takes a
+# minute.
+BOOT_SECONDS, LEAST_BOOT_SECONDS = 600, 150
+BOOTS = 3
 
 # Seconds that QEMU gets to end by itself after SIGTERM.
 LAST_WORDS_SECONDS = 5
@@ -88,10 +90,18 @@ def show_nothing():
     """There is no live summary."""
 
 
+def boot_seconds(timeout):
+    """Seconds that a guest gets to come up, of `timeout` seconds for all its boots and its command
+    (None: no limit)."""
+    if timeout is None:
+        return BOOT_SECONDS
+    return min(timeout, max(LEAST_BOOT_SECONDS, min(BOOT_SECONDS, timeout / BOOTS)))
+
+
 def run_batch(command, environment, timeout, booted, before_output=show_nothing, output=None):
     """Runs the guest with its output passed through, to `output` where that is given. Whether it
     ended by itself, and whether it came up (then `booted` exists): it is stopped after `timeout`,
-    or where it has not come up after BOOT_SECONDS. Last, QEMU's exit status."""
+    or where it has not come up after `boot_seconds`. Last, QEMU's exit status."""
     # QEMU opens its output through /proc/self/fd, which works for pipes but not for every kind of
     # descriptor the caller may have given us (sockets, for one). So it always gets pipes.
     child = subprocess.Popen(
@@ -110,10 +120,11 @@ def run_batch(command, environment, timeout, booted, before_output=show_nothing,
     for pump in pumps:
         pump.start()
     try:
-        ended = ends_within(child, BOOT_SECONDS if timeout is None else min(BOOT_SECONDS, timeout))
+        boot = boot_seconds(timeout)
+        ended = ends_within(child, boot)
         came_up = booted.exists()
         if not ended and came_up:
-            ended = ends_within(child, None if timeout is None else timeout - BOOT_SECONDS)
+            ended = ends_within(child, None if timeout is None else timeout - boot)
     finally:
         stop(child)
         for pump in pumps:

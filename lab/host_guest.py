@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common import CACHE, LAB, LabError, find_kernel
 from guest_process import (
-    BOOT_SECONDS,
+    BOOTS,
     EXIT_LAB_FAILED,
     EXIT_TIMEOUT,
     new_run,
@@ -23,8 +23,6 @@ from qemu_machine import machine_arguments
 
 # Folders of the guest's own. Of the host's, only shared paths are visible there.
 OWN_FOLDERS = (Path("/tmp"), Path("/var/tmp"))
-
-BOOTS = 3
 
 # Variables of the caller that CMD sees.
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "COLUMNS", "NO_COLOR", "CLICOLOR_FORCE", "CI", "TZ")
@@ -278,11 +276,13 @@ def run_guest(options):
                 else EXIT_LAB_FAILED
             )
         booted = run / "booted"
+        left = options.timeout or None
         for boot in range(1, BOOTS + 1):
             started = time.monotonic()
-            ended, came_up, _ = run_batch(command, environment, options.timeout or None, booted)
+            ended, came_up, _ = run_batch(command, environment, left, booted)
             seconds = time.monotonic() - started
-            if ended or came_up or boot == BOOTS or seconds < BOOT_SECONDS:
+            left = left and left - seconds
+            if ended or came_up or boot == BOOTS or (left is not None and left < 1):
                 break
             say(
                 f"the guest had not come up after {seconds:.0f} s; "

@@ -196,7 +196,7 @@ def parse_options(arguments, description=None):
     command.add_argument(
         "--out", metavar="DIR", help="a folder of the host that CMD may write to, at the same path"
     )
-    timeout = "of each boot, booting included; 0: none (default 900)"
+    timeout = "booting included; 0: none (default 900)"
     command.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help=timeout)
     command.add_argument(
         "-v",

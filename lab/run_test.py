@@ -7,6 +7,7 @@ import unittest
 from pathlib import Path
 
 from common import LabError
+from guest_process import boot_seconds
 from modelled_guest import check_counters, keep_counters
 from run_options import parse_options
 
@@ -50,6 +51,12 @@ class Options(unittest.TestCase):
         }.items():
             for value in values:
                 self.refuses(option, value)
+
+
+class Boots(unittest.TestCase):
+    def test_a_guest_that_hangs_while_it_boots_leaves_time_for_another_start(self):
+        for timeout, seconds in ((None, 600), (30, 30), (480, 160), (900, 300), (5400, 600)):
+            self.assertEqual(boot_seconds(timeout), seconds, timeout)
 
 
 class Counters(unittest.TestCase):
