@@ -22,6 +22,7 @@ mod race;
 mod rehome;
 mod report;
 mod request;
+mod room;
 mod sample;
 mod size;
 mod source;

@@ -1,6 +1,10 @@
 //! Another home for a running domain: for `set`, and for the daemon.
 
-use crate::{failure::Failure, report::set::Report};
+use crate::{
+    failure::Failure,
+    report::set::Report,
+    room::{self, Shortage},
+};
 use nearside_linux::{Error, Host, OwnMove, Refusal, store::Part};
 use nearside_policy::{
     Action, Bytes, CpuReason, Home, Machine, Origin, Outcome as Applied, PartId, Plan, Progress,
@@ -25,16 +29,29 @@ pub(crate) fn plan(host: &mut Host, wish: &Rehome) -> Result<Plan, Failure> {
 /// Carries out a request: the change of home as one transaction, then the move of the memory
 /// without the lock, then the confinement to the new home. From the first to the last the record
 /// names this process as the one that moves. `watch` is called while pages move, and
-/// may interrupt them.
+/// may interrupt them. Copies of program text go if the new home lacks their memory.
 pub(crate) fn carry_out(
     host: &mut Host,
     wish: &Rehome,
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Report, Failure> {
-    let mut session = host.begin().map_err(Failure::could_not)?;
-    let observation = session.observe(None).map_err(Failure::could_not)?;
-    let plan = rehome(wish, observation).map_err(refused)?;
-    let home_before = observation.part(&wish.part).and_then(|part| part.home.clone());
+    let (mut session, plan, home_before) = loop {
+        let root = host.root().to_owned();
+        let mut session = host.begin().map_err(Failure::could_not)?;
+        let observation = session.observe(None).map_err(Failure::could_not)?;
+        let refusal = match rehome(wish, observation) {
+            Ok(plan) => {
+                let home = observation.part(&wish.part).and_then(|part| part.home.clone());
+                break (session, plan, home);
+            }
+            Err(refusal) => refusal,
+        };
+        drop(session);
+        let lacks = Shortage::of_move(&refusal);
+        if !lacks.is_some_and(|it| it.copies_go(&root, room::PATIENCE)) {
+            return Err(refused(refusal));
+        }
+    };
     session.apply(&plan.transaction).map_err(Failure::could_not)?;
     let mut report = Report {
         name: wish.part.domain().into(),

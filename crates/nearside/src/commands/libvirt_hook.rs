@@ -7,7 +7,7 @@ use crate::{
     failure::Outcome,
     journal, output,
     race::Race,
-    vm::incoming::{Incoming, Rewritten},
+    vm::incoming::{Incoming, NotRewritten, Rewritten},
 };
 use nearside_linux::{Host, Paths, Waiting, reserve_incoming};
 use nearside_policy::{CostModel, Observation};
@@ -164,7 +164,7 @@ fn read_input() -> io::Result<Vec<u8>> {
     }
 }
 
-/// Places the domain. Waits at most this long for the lock.
+/// Places the domain. Waits at most this long for the lock, and for copies of program text to go.
 fn answer(input: &[u8], at_most: Duration, root: &Path, race: &Race) -> Answer {
     match Incoming::read(input) {
         Ok(None) => Answer::default(),
@@ -195,13 +195,22 @@ fn placed(
         let wanted = rewritten.as_ref().ok().and_then(|it| it.reservation(&name));
         (rewritten, wanted)
     };
-    match reserve_incoming(&mut host, &name, &known, decide, || race.is_first()) {
+    let mut reserve = || reserve_incoming(&mut host, &name, &known, decide, || race.is_first());
+    let mut reserved = reserve();
+    if let Ok((Err(NotRewritten { lacks: Some(lacks), .. }), _)) = &reserved
+        && lacks.copies_go(root, at_most)
+    {
+        reserved = reserve();
+    }
+    match reserved {
         Ok((rewritten, reserved)) => {
-            Ok((rewritten?, reserved.err().map(|refusal| refusal.to_string())))
+            let rewritten = rewritten.map_err(|it| it.why)?;
+            Ok((rewritten, reserved.err().map(|refusal| refusal.to_string())))
         }
         Err(refusal) => {
             let seen = unlocked(&mut host, &name, &known)?;
-            Ok((decide(&seen).0?, Some(refusal.to_string())))
+            let rewritten = decide(&seen).0.map_err(|it| it.why)?;
+            Ok((rewritten, Some(refusal.to_string())))
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     journal, output,
     race::Race,
     request::MAX_VCPUS,
+    room::Shortage,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nearside_linux::{
@@ -35,6 +36,9 @@ const TAKE_BACK_WITHIN: Duration = Duration::from_secs(5);
 /// The part of that bound for which other starts may hold the lock: the rest is for reading the
 /// host.
 const LOCK_SHARE: f64 = 0.8;
+
+/// The part of the wait for the lock for which copies of program text may be awaited to go.
+const ROOM_SHARE: f64 = 0.25;
 
 /// Answer which nodes a virtual machine should use, in place of numad
 ///
@@ -212,7 +216,14 @@ fn ask(size: Size, at_most: Duration, root: &Path, race: &Race) -> Result<Answer
     let Size { vcpus, memory_bytes } = size;
     let model = CostModel::default();
     let is_awaited = || race.is_first();
-    let advised = advise(&mut host, vcpus, memory_bytes, &model, &topology, is_awaited);
+    let mut ask = || advise(&mut host, vcpus, memory_bytes, &model, &topology, is_awaited);
+    let mut advised = ask();
+    if let Ok(Advice { nodes, reserved: Err(refusal) }) = &advised
+        && let Some(lacks) = Shortage::of_place(refusal, nodes)
+        && lacks.copies_go(root, at_most.mul_f64(ROOM_SHARE))
+    {
+        advised = ask();
+    }
     let offered = topology.offered(host.allowed().as_ref());
     Ok(answer(&offered, advised.map_err(|refusal| refusal.to_string())))
 }

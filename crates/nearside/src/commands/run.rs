@@ -13,6 +13,7 @@ use crate::{
     printable::printable,
     report::{place_cells_text, plan},
     request::{AffinityArg, RequestArgs, parse_cells},
+    room::{self, Shortage},
     size::parse_size,
 };
 use nearside_linux::{
@@ -24,9 +25,9 @@ use nearside_policy::{
     Action, CellsDecision, CostModel, CpuReason, Limits, MemoryPolicy, Observation, Plan, Start,
     StartCells, is_domain_name, start_whole,
 };
-use nearside_topology::Topology;
+use nearside_topology::{NodeSet, Topology};
 use nearside_vmm::{Completed, shell_lines};
-use std::{cell::RefCell, ffi::OsString, path::Path};
+use std::{cell::RefCell, convert::Infallible, ffi::OsString, path::Path};
 use vm::VmStart;
 
 /// Nearside itself failed (as `env` and `timeout` have it).
@@ -160,12 +161,9 @@ fn try_run(args: &Args) -> Outcome {
     };
     let at_most = args.wait.at_most();
     host.set_waiting(if args.quiet { waiting_quietly(at_most) } else { waiting(at_most) });
-    let mut launched = launch::launch(&mut host, &start, &command, &model, &topology, tell);
-    if let Err(error) = &launched
-        && copies::make_room(error, start.request.nodes.as_ref(), &topology)
-    {
-        launched = launch::launch(&mut host, &start, &command, &model, &topology, tell);
-    }
+    let mut attempt =
+        |host: &mut Host| launch::launch(host, &start, &command, &model, &topology, tell);
+    let launched = with_room(&mut host, start.request.nodes.as_ref(), &topology, &mut attempt);
     match launched {
         Ok(never) => match never {},
         Err(error) => {
@@ -174,6 +172,23 @@ fn try_run(args: &Args) -> Outcome {
                 output::note(host.take_notices());
             }
             Err(failure(error))
+        }
+    }
+}
+
+/// Starts a domain, again and again while copies of program text go whose memory it lacks.
+fn with_room(
+    host: &mut Host,
+    nodes: Option<&NodeSet>,
+    topology: &Topology,
+    launch: &mut dyn FnMut(&mut Host) -> Result<Infallible, LaunchError>,
+) -> Result<Infallible, LaunchError> {
+    let nodes = nodes.cloned().unwrap_or_else(|| topology.memory_nodes());
+    loop {
+        let launched = launch(host);
+        let lacks = launched.as_ref().err().and_then(|it| Shortage::of_start(it, &nodes));
+        if !lacks.is_some_and(|it| it.copies_go(host.root(), room::PATIENCE)) {
+            return launched;
         }
     }
 }
@@ -238,7 +253,9 @@ fn run_vm(
             output::tell(&format!("nearside: vCPUs are not bound to their cells: {why}"));
         }
     };
-    match launch::launch_decided(host, subject, topology, decide, tell) {
+    let mut attempt =
+        |host: &mut Host| launch::launch_decided(host, subject, topology, decide, tell);
+    match with_room(host, start.request.nodes.as_ref(), topology, &mut attempt) {
         Ok(never) => match never {},
         Err(error) => {
             if !args.quiet {

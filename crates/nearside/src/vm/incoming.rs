@@ -6,6 +6,7 @@
 //! of others differently.
 
 use super::{complete::errors, placement::placement, request::request, shape};
+use crate::room::Shortage;
 use nearside_libvirt::{CellId, Domain, Keep, Metadata, Written, complete, operators, strip};
 use nearside_policy::{
     ByNode, CellsDecision, CostModel, INCOMING, Observation, PageSize, Reservation,
@@ -26,6 +27,20 @@ pub(crate) struct Rewritten {
     /// A line for each thing that is worse than the shape of the intent.
     pub(crate) worse: Vec<String>,
     decision: CellsDecision,
+}
+
+/// Why its bindings stay as they are.
+#[derive(Debug)]
+pub(crate) struct NotRewritten {
+    pub(crate) why: String,
+    /// The memory that it lacks here, if that is the reason.
+    pub(crate) lacks: Option<Shortage>,
+}
+
+impl From<String> for NotRewritten {
+    fn from(why: String) -> Self {
+        Self { why, lacks: None }
+    }
 }
 
 impl Incoming {
@@ -55,34 +70,37 @@ impl Incoming {
         pins_vcpus: bool,
         observation: &Observation,
         model: &CostModel,
-    ) -> Result<Rewritten, String> {
+    ) -> Result<Rewritten, NotRewritten> {
         let Self { domain, metadata: Metadata { intent, wrote } } = self;
         let host = &observation.topology;
         let stripped = strip(domain, &self.metadata, Keep::Distances);
         let stripped = stripped.map_err(|error| error.to_string())?;
         if stripped.text() == domain.text() {
-            return Err("it has no binding that Nearside wrote".into());
+            return Err("it has no binding that Nearside wrote".to_owned().into());
         }
         let rest = operators(domain, &self.metadata, Keep::Distances);
         if let Some(error) = errors(&rest, host).first() {
-            return Err(format!("{}: {} [{}]", error.start, error.message, error.rule));
+            return Err(format!("{}: {} [{}]", error.start, error.message, error.rule).into());
         }
         let mut asked = request(&rest, Some(intent.mode), None, host);
         let (cells, were) = (asked.cells.cells.len(), intent.cells.len());
         if cells != were {
-            return Err(format!("it has {cells} cells, its metadata tell of {were}"));
+            return Err(format!("it has {cells} cells, its metadata tell of {were}").into());
         }
         let near = &mut asked.cells.distances;
         *near = near.take().or_else(|| intent.home_distances.clone());
         let decision =
             shape::place_in_shape(intent, &asked.cells, &asked.bounds, observation, model)
-                .map_err(|refusal| refusal.to_string())?;
+                .map_err(|refusal| NotRewritten {
+                    why: refusal.to_string(),
+                    lacks: Shortage::of_cells(&refusal, &host.memory_nodes()),
+                })?;
         let mut placed = placement(&rest, &decision, asked.mode, pins_vcpus, host);
         placed.distances = None;
         let completed = Domain::read(&complete(&stripped, &placed));
         let completed = completed.map_err(|error| error.to_string())?;
         if bound_cells(&completed) != bound_cells(domain) {
-            return Err("other cells than before would have a <memnode>".into());
+            return Err("other cells than before would have a <memnode>".to_owned().into());
         }
         let wrote = Written {
             distances: wrote.distances.clone(),

@@ -5,7 +5,11 @@ use nearside_lab::{
     Domain, assert_refused, assert_the_kernel_covers_all_claims, await_that, end, nearside,
     parallel_starts, run, stderr, toucher, words,
 };
-use std::{collections::BTreeMap, fs, process::Command};
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Child, Command},
+};
 
 #[test]
 fn the_budget_bounds_the_copies_of_a_node() {
@@ -104,18 +108,66 @@ fn a_hog_that_comes_while_a_copy_is_made_gets_the_memory() {
     fs::remove_file(&path).unwrap();
 }
 
+/// A virtual machine whose guest does not run.
+const QEMU: &str = "qemu-system-x86_64 -accel tcg -machine q35 -nodefaults -display none -S \
+    -monitor none -smp 1";
+
 #[test]
-fn a_claim_gets_the_memory_of_copies() {
+fn claims_of_all_kinds_get_the_memory_of_copies() {
     let path = plugin("making-room");
     fs::write(&path, vec![7; 100 << 20]).unwrap();
     let replicator = Replicator::start("--budget 200M");
-    add("--nodes 1-3", std::slice::from_ref(&path), "replicated");
-    let mib = available_mib(1) + 60;
-    let flags =
-        format!("run --quiet --name roomy --nodes 1 --policy strict --memory {mib}M -- true");
-    let output = run(words(&flags));
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(!has_copy(&path, 1) && has_copy(&path, 3), "{:?}", status(&path));
+    let with_copy = |claim: &dyn Fn()| {
+        add("--nodes 1", std::slice::from_ref(&path), "replicated");
+        claim();
+        assert!(!has_copy(&path, 1), "{:?}", status(&path));
+        assert!(run(["replicate", "remove", &path]).status.success());
+        await_that("the file is free", || status(&path).is_none());
+    };
+    let succeeds = |flags: &str| {
+        let output = run(words(flags));
+        assert!(output.status.success(), "{flags}: {}", stderr(&output));
+    };
+    let is_there = |name: &str| nearside_lab::domains().contains(&name.to_owned());
+    let start = |flags: &str, name: &str| {
+        let child = nearside().args(words(flags)).spawn().unwrap();
+        await_that(name, || is_there(name));
+        child
+    };
+    let end = |mut child: Child, name: &str| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        await_that("its end", || !is_there(name));
+    };
+    let too_much = || available_mib(1) + 60;
+
+    with_copy(&|| {
+        let mib = too_much();
+        succeeds(&format!(
+            "run --quiet --name roomy --nodes 1 --policy strict --memory {mib}M -- true"
+        ));
+    });
+    with_copy(&|| {
+        let mib = too_much();
+        let vm = start(&format!("run --quiet --vm --name vm --nodes 1 -- {QEMU} -m {mib}M"), "vm");
+        end(vm, "vm");
+    });
+    with_copy(&|| {
+        let run = "run --quiet --name mover --nodes 3 --policy strict";
+        let mover = start(&format!("{run} --memory {}M -- sleep 1000000", too_much()), "mover");
+        assert!(has_copy(&path, 1));
+        succeeds("set mover --nodes 1 --no-daemon");
+        end(mover, "mover");
+    });
+    with_copy(&|| {
+        let mib = (0..4).map(available_mib).sum::<u64>() + 60;
+        // An answer that cannot be printed is taken back: the memory is free for the next test.
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut numad = nearside();
+        numad.args(words(&format!("numad --refuse --within 600 -w 1:{mib}"))).stdout(full);
+        let said = stderr(&numad.output().unwrap());
+        assert!(said.contains("the answer reached nobody"), "{said}");
+    });
     replicator.stop();
     fs::remove_file(&path).unwrap();
 }

@@ -55,7 +55,7 @@ fn placed(xml: &str, on: &Observation) -> String {
     completed(&domain, &wish, on, &CostModel::default()).unwrap().xml
 }
 
-fn rewritten(xml: &str, on: &Observation) -> Result<Rewritten, String> {
+fn rewritten(xml: &str, on: &Observation) -> Result<Rewritten, NotRewritten> {
     let incoming = Incoming::read(xml.as_bytes()).unwrap().unwrap();
     incoming.rewritten(true, on, &CostModel::default())
 }
@@ -131,8 +131,9 @@ fn claims_and_reservations_of_others_are_respected() {
     there.reservations.push(reservation);
     assert!(rewritten(&before, &there).is_ok());
     let larger = placed(&domain(&[5, 5], ""), &here);
-    let why = rewritten(&larger, &there).unwrap_err();
+    let NotRewritten { why, lacks } = rewritten(&larger, &there).unwrap_err();
     assert!(why.contains("8 GiB"), "{why}");
+    assert!(lacks.is_some());
 }
 
 #[test]
@@ -165,7 +166,7 @@ fn each_reason_to_leave_the_xml_is_told() {
             "it has no binding that Nearside wrote",
         ),
     ] {
-        let why = rewritten(&xml, &on).unwrap_err();
+        let NotRewritten { why, .. } = rewritten(&xml, &on).unwrap_err();
         assert!(why.contains(told), "{told}: {why}\n{xml}");
     }
     for (xml, told) in [
