@@ -91,195 +91,215 @@ const WAYS: [&str; 9] =
 /// So often a package manager writes: it takes a hundred times as long as the others.
 const PACKAGE_EVERY: u32 = 250;
 
-#[test]
-fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
-    let first = package_with(1, &"000000".repeat(REPEATS));
-    dpkg("dpkg", &["-i", &first]);
-    let replicator = Replicator::start("");
-    add("", &[FILE.to_owned()], "replicated");
-    let mut readers: Vec<_> =
-        (0..8).map(|each| Python::at_home(&format!("reader{each}"), each / 2)).collect();
-    for reader in &mut readers {
-        reader.exec(READER);
-        reader.exec(&format!("reopen('{FILE}')"));
+/// Eight readers on four nodes, a writer, and what the readers have seen so far.
+struct Crowd {
+    readers: Vec<Python>,
+    writer: Python,
+    random: Random,
+    reads: usize,
+    from_copies: usize,
+    beside_writers: usize,
+    /// How long readers saw the former content of a file that was emptied.
+    longest_stale: Duration,
+}
+
+impl Crowd {
+    /// The readers' domains have this name and a number.
+    fn of(name: &str, files: &[String], seed: u64) -> Self {
+        let reader = |each: u32| Python::at_home(&format!("{name}{each}"), each / 2);
+        let mut readers: Vec<_> = (0..8).map(reader).collect();
+        for reader in &mut readers {
+            reader.exec(READER);
+            files.iter().for_each(|path| reader.exec(&format!("reopen('{path}')")));
+        }
+        let mut writer = Python::plain(0);
+        writer.exec(WRITER);
+        let (reads, from_copies, beside_writers) = (0, 0, 0);
+        let (random, longest_stale) = (Random(seed), Duration::ZERO);
+        Self { readers, writer, random, reads, from_copies, beside_writers, longest_stale }
     }
-    let mut writer = Python::plain(0);
-    writer.exec(WRITER);
-    let (mut random, mut from_copies) = (Random(19), 0_u64);
-    let (mut present, mut longest_stale) = ("000000".to_owned(), Duration::ZERO);
-    let mut beside_writers = 0;
-    for round in 1..=ROUNDS {
-        // The other writers come at any moment of the file's life.
-        if random.below(3) == 0 {
-            await_state(FILE, "replicated");
-            from_copies +=
-                check_all(&mut readers, FILE, &present, false, &format!("before {round}"));
+
+    /// One of these.
+    fn any<'a>(&mut self, of: &[&'a str]) -> &'a str {
+        of[self.random.below(of.len() as u64) as usize]
+    }
+
+    /// In each third round on average, copies are there before the writer comes. In the others it
+    /// comes at any moment of the file's life.
+    fn may_await_copies(&mut self, path: &str, number: &str) {
+        if self.random.below(3) == 0 {
+            await_state(path, "replicated");
+            self.check(path, number, false, &format!("after {number}"));
         }
-        let before = std::mem::replace(&mut present, format!("{round:06}"));
-        let way = match round.is_multiple_of(PACKAGE_EVERY) {
-            true => "package",
-            false => WAYS[random.below(WAYS.len() as u64) as usize],
-        };
-        // Those are watched in another manner.
-        let is_watched = !matches!(way, "emptied" | "chmod") && random.below(2) == 0;
+    }
+
+    /// Writes, with readers beside the writer half of the time, and all readers read afterwards.
+    fn see(&mut self, write: &Write<'_>) {
+        let Write { way, path, shown, before, number } = *write;
+        // Those two are watched in another manner.
+        let is_watched = !matches!(way, "emptied" | "chmod") && self.random.below(2) == 0;
         if is_watched {
-            let during = format!("check_during('{FILE}', '{before}', '{present}')");
-            readers.iter_mut().for_each(|reader| reader.ask(&during));
+            let during = format!("check_during('{shown}', '{before}', '{number}')");
+            self.readers.iter_mut().for_each(|reader| reader.ask(&during));
         }
-        if way == "package" {
-            let deb = package_with(round + 1, &present.repeat(REPEATS));
-            dpkg("dpkg", &["-i", &deb]);
-        } else {
-            let write = Write { way, path: FILE, shown: FILE, number: &present };
-            let stale = write.make(&mut writer, &mut readers, &mut random);
-            longest_stale = longest_stale.max(stale);
-        }
-        let is_in_place = !matches!(way, "rename" | "package");
-        let when = format!("round {round}, {way}");
+        self.make(write);
+        let when = format!("round {number}, {way} {path}");
         if is_watched {
-            beside_writers += readers.len();
-            for answer in readers.iter_mut().map(Python::answer) {
+            self.beside_writers += self.readers.len();
+            for answer in self.readers.iter_mut().map(Python::answer) {
                 assert_eq!(answer, "None", "{when}");
             }
         }
-        from_copies += check_all(&mut readers, FILE, &present, is_in_place, &when);
+        let is_in_place = !matches!(way, "rename" | "package");
+        self.check(shown, number, is_in_place, &when);
     }
-    let collapses = status(FILE).map(|it| it["collapses"].to_string());
-    println!(
-        "{ROUNDS} rounds, {from_copies} of {} reads from copies, {beside_writers} beside writers, \
-         {} opens with O_NONBLOCK refused once, {collapses:?} collapses since the last rename; \
-         after a truncation without write access all readers saw the empty file within \
-         {longest_stale:?}",
-        u64::from(ROUNDS) * 8,
-        writer.eval("refused"),
-    );
-    assert!(from_copies > u64::from(ROUNDS), "{from_copies}");
-    replicator.stop();
+
+    fn make(&mut self, write: &Write<'_>) {
+        let Write { way, path, shown, number, .. } = *write;
+        let data = format!("b'{number}' * {REPEATS}");
+        match way {
+            // No lease tells of it before it is done. The other writers do not return before the
+            // copies are gone.
+            "emptied" => {
+                self.call(&format!("emptied('{path}')"));
+                let began = Instant::now();
+                self.await_all(&format!("sizes('{shown}')"), "0");
+                self.longest_stale = self.longest_stale.max(began.elapsed());
+                self.call(&format!("write('{path}', {data})"));
+            }
+            "chmod" => {
+                let mode = 0o600 + self.random.below(0o200);
+                self.call(&format!("chmod('{path}', {mode})"));
+                self.await_all(&format!("os.stat('{shown}').st_mode & 0o7777"), &mode.to_string());
+                self.call(&format!("write('{path}', {data})"));
+            }
+            "package" => {
+                let version = number.parse::<u32>().unwrap() + 1;
+                dpkg("dpkg", &["-i", &package_with(version, &number.repeat(REPEATS))]);
+            }
+            _ => self.call(&format!("{way}('{path}', {data})")),
+        }
+    }
+
+    fn call(&mut self, call: &str) {
+        assert_eq!(self.writer.eval(call), "None", "{call}");
+    }
+
+    /// All readers read a file at once, and all see this number.
+    fn check(&mut self, path: &str, number: &str, is_in_place: bool, when: &str) {
+        let is_in_place = if is_in_place { "True" } else { "False" };
+        let original = fs::metadata(path).unwrap().dev();
+        for reader in &mut self.readers {
+            reader.ask(&format!("check('{path}', '{number}', {is_in_place})"));
+        }
+        for (each, reader) in self.readers.iter_mut().enumerate() {
+            let answer = reader.answer();
+            let device: u64 =
+                answer.parse().unwrap_or_else(|_| panic!("{when}, reader {each}: {answer}"));
+            self.from_copies += usize::from(device != original);
+        }
+        self.reads += self.readers.len();
+    }
+
+    /// Asks all readers at once, until each has given this answer.
+    fn await_all(&mut self, question: &str, expected: &str) {
+        await_that(&format!("{question} is {expected}"), || {
+            self.readers.iter_mut().for_each(|reader| reader.ask(question));
+            let answers: Vec<_> = self.readers.iter_mut().map(Python::answer).collect();
+            answers.iter().all(|answer| answer == expected)
+        });
+    }
+
+    /// Tells what was seen, which is that of copies often enough.
+    fn tell(&mut self, rounds: u32) {
+        let Self { reads, from_copies, beside_writers, longest_stale, .. } = *self;
+        println!(
+            "{rounds} rounds, {from_copies} of {reads} reads from copies, {beside_writers} beside \
+             writers, {} attempts with O_NONBLOCK refused; after a truncation without write \
+             access all readers saw the empty file within {longest_stale:?}",
+            self.writer.eval("refused"),
+        );
+        assert!(from_copies > rounds as usize, "{from_copies}");
+    }
 }
 
-/// All readers read a file at once, and all see this number. Returns how many read a copy.
-fn check_all(
-    readers: &mut [Python],
-    path: &str,
-    number: &str,
-    is_in_place: bool,
-    when: &str,
-) -> u64 {
-    let is_in_place = if is_in_place { "True" } else { "False" };
-    let original = fs::metadata(path).unwrap().dev();
-    for reader in &mut *readers {
-        reader.ask(&format!("check('{path}', '{number}', {is_in_place})"));
-    }
-    let answers = readers.iter_mut().map(Python::answer).enumerate();
-    let devices = answers.map(|(each, answer)| {
-        answer.parse::<u64>().unwrap_or_else(|_| panic!("{when}, reader {each}: {answer}"))
-    });
-    devices.filter(|device| *device != original).count() as u64
-}
-
-/// One replacement of the content by this number.
+/// One replacement of the content by a number.
 struct Write<'a> {
     way: &'a str,
     path: &'a str,
     /// The path that readers open.
     shown: &'a str,
+    /// The number until then.
+    before: &'a str,
+    /// That of the round.
     number: &'a str,
 }
 
-impl Write<'_> {
-    /// Returns how long readers saw the former content of an emptied file.
-    fn make(&self, writer: &mut Python, readers: &mut [Python], random: &mut Random) -> Duration {
-        let Self { way, path, shown, number } = self;
-        let mut call = |call: &str| assert_eq!(writer.eval(call), "None", "{way} {path} {number}");
-        let data = format!("b'{number}' * {REPEATS}");
-        let mut stale = Duration::ZERO;
-        match *way {
-            // No lease tells of it before it is done. The other writers do not return before the
-            // copies are gone.
-            "emptied" => {
-                call(&format!("emptied('{path}')"));
-                let began = Instant::now();
-                await_all(readers, &format!("sizes('{shown}')"), "0");
-                stale = began.elapsed();
-                call(&format!("write('{path}', {data})"));
-            }
-            "chmod" => {
-                let mode = 0o600 + random.below(0o200);
-                call(&format!("chmod('{path}', {mode})"));
-                let question = format!("os.stat('{shown}').st_mode & 0o7777");
-                await_all(readers, &question, &mode.to_string());
-                call(&format!("write('{path}', {data})"));
-            }
-            _ => call(&format!("{way}('{path}', {data})")),
-        }
-        stale
+#[test]
+fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
+    let mut present = "000000".to_owned();
+    dpkg("dpkg", &["-i", &package_with(1, &present.repeat(REPEATS))]);
+    let replicator = Replicator::start("");
+    let files = [FILE.to_owned()];
+    add("", &files, "replicated");
+    let mut crowd = Crowd::of("reader", &files, 19);
+    for round in 1..=ROUNDS {
+        crowd.may_await_copies(FILE, &present);
+        let before = std::mem::replace(&mut present, format!("{round:06}"));
+        let way = match round.is_multiple_of(PACKAGE_EVERY) {
+            true => "package",
+            false => crowd.any(&WAYS),
+        };
+        let (before, number) = (&before, &present);
+        crowd.see(&Write { way, path: FILE, shown: FILE, before, number });
     }
-}
-
-/// Asks all readers at once, until each has given this answer.
-fn await_all(readers: &mut [Python], question: &str, expected: &str) {
-    await_that(&format!("{question} is {expected}"), || {
-        readers.iter_mut().for_each(|reader| reader.ask(question));
-        let answers: Vec<_> = readers.iter_mut().map(Python::answer).collect();
-        answers.iter().all(|answer| answer == expected)
-    });
+    let collapses = status(FILE).map(|it| it["collapses"].to_string());
+    println!("{collapses:?} collapses since the last rename");
+    crowd.tell(ROUNDS);
+    replicator.stop();
 }
 
 const OVERLAY: &str = "/tmp/overlay-stress";
 const OVERLAY_ROUNDS: u32 = 10_000;
 
-/// File `below` is in the lower layer alone, `above` in both. The latter is also written through
-/// the overlay.
-#[test]
-fn readers_of_an_overlay_see_every_write_to_its_layers_in_10_000_rounds() {
+/// Mounts an overlay of files of this content. File `below` is in the lower layer alone, `above` in
+/// both. Returns their paths in the overlay.
+fn mount_overlay(content: &str) -> [String; 2] {
     let folders = ["lower", "upper", "work", "shown"].map(|name| format!("{OVERLAY}/{name}"));
     folders.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
-    let first = "000000".repeat(REPEATS);
     for file in ["lower/below", "lower/above", "upper/above"] {
-        fs::write(format!("{OVERLAY}/{file}"), &first).unwrap();
+        fs::write(format!("{OVERLAY}/{file}"), content).unwrap();
     }
     let options =
         format!("lowerdir={OVERLAY}/lower,upperdir={OVERLAY}/upper,workdir={OVERLAY}/work");
     let mount = ["-t", "overlay", "overlay", "-o", &options, &folders[3]];
     assert!(Command::new("mount").args(mount).status().unwrap().success());
-    let shown = ["below", "above"].map(|name| format!("{OVERLAY}/shown/{name}"));
+    ["below", "above"].map(|name| format!("{OVERLAY}/shown/{name}"))
+}
+
+/// File `above` is also written through the overlay.
+#[test]
+fn readers_of_an_overlay_see_every_write_to_its_layers_in_10_000_rounds() {
+    let mut present = ["000000", "000000"].map(str::to_owned);
+    let files = mount_overlay(&present[0].repeat(REPEATS));
     let replicator = Replicator::start("");
-    add("", &shown, "replicated");
-    let mut readers: Vec<_> =
-        (0..4).map(|node| Python::at_home(&format!("overlaid{node}"), node)).collect();
-    for reader in &mut readers {
-        reader.exec(READER);
-        shown.iter().for_each(|path| reader.exec(&format!("reopen('{path}')")));
-    }
-    let mut writer = Python::plain(0);
-    writer.exec(WRITER);
-    let (mut random, mut from_copies) = (Random(23), 0_u64);
-    let mut longest_stale = Duration::ZERO;
-    let mut present = shown.each_ref().map(|path| (path.clone(), "000000".to_owned()));
+    add("", &files, "replicated");
+    let mut crowd = Crowd::of("overlaid", &files, 23);
     for round in 1..=OVERLAY_ROUNDS {
-        let written = ["lower/below", "upper/above", "shown/above"][random.below(3) as usize];
-        let (path, number) = &mut present[usize::from(written != "lower/below")];
-        if random.below(3) == 0 {
-            await_state(path, "replicated");
-            from_copies += check_all(&mut readers, path, number, false, &format!("before {round}"));
-        }
-        *number = format!("{round:06}");
+        let written = crowd.any(&["lower/below", "upper/above", "shown/above"]);
+        let file = usize::from(written != "lower/below");
+        let shown = &files[file];
+        crowd.may_await_copies(shown, &present[file]);
+        let before = std::mem::replace(&mut present[file], format!("{round:06}"));
         // A mounted overlay need not show files that others rename in its layers.
-        let ways = if written == "shown/above" { &WAYS[..] } else { &WAYS_IN_PLACE[..] };
-        let way = ways[random.below(ways.len() as u64) as usize];
-        let write = Write { way, path: &format!("{OVERLAY}/{written}"), shown: path, number };
-        longest_stale = longest_stale.max(write.make(&mut writer, &mut readers, &mut random));
-        let when = format!("round {round}, {way} {written}");
-        from_copies += check_all(&mut readers, path, number, way != "rename", &when);
+        let way = crowd.any(if written == "shown/above" { &WAYS } else { &WAYS_IN_PLACE });
+        let (path, before, number) = (&format!("{OVERLAY}/{written}"), &before, &present[file]);
+        crowd.see(&Write { way, path, shown, before, number });
     }
-    println!(
-        "{OVERLAY_ROUNDS} rounds, {from_copies} reads from copies; after a truncation without \
-         write access all readers saw the empty file within {longest_stale:?}"
-    );
-    assert!(from_copies > u64::from(OVERLAY_ROUNDS) / 2, "{from_copies}");
+    crowd.tell(OVERLAY_ROUNDS);
     replicator.stop();
-    drop(readers);
-    assert!(Command::new("umount").arg(&folders[3]).status().unwrap().success());
+    drop(crowd);
+    assert!(Command::new("umount").arg(format!("{OVERLAY}/shown")).status().unwrap().success());
 }
 
 #[test]
