@@ -10,8 +10,8 @@ use std::{
 
 fn done(text: &str) {
     let mut command = words(text);
-    let status = Command::new(command.next().unwrap()).args(command).status().unwrap();
-    assert!(status.success(), "{text}");
+    let output = Command::new(command.next().unwrap()).args(command).output().unwrap();
+    assert!(output.status.success(), "{text}: {}", stderr(&output));
 }
 
 #[test]
@@ -93,15 +93,41 @@ fn a_file_of_an_image_is_removed_by_its_path_inside() {
     replicator.stop();
 }
 
+/// Makes a file system in a file with this command, and mounts it on a folder of this name.
+fn mount_disk(name: &str, make: &str) -> String {
+    let (folder, disk) = (format!("/tmp/{name}"), format!("/tmp/{name}.disk"));
+    fs::create_dir_all(&folder).unwrap();
+    done("modprobe loop");
+    done(&format!("truncate --size 32M {disk}"));
+    done(&format!("{make} {disk}"));
+    done(&format!("mount -o loop {disk} {folder}"));
+    folder
+}
+
+/// Linux has file systems opt in to leases since 7.0, and minix has not.
+#[test]
+fn a_file_on_a_file_system_without_leases_is_refused() {
+    let folder = mount_disk("minix", "mkfs.minix");
+    let path = format!("{folder}/unleased");
+    fs::write(&path, "text").unwrap();
+    let replicator = Replicator::start("");
+    let output = run(["replicate", "add", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    let why = stderr(&output);
+    let expected = "its file system (minix) refuses leases (fcntl F_SETLEASE: Invalid argument";
+    assert!(why.contains(expected), "{why}");
+    // A file that only the kernel's answer bars stays on the list, with the reason.
+    let told = status(&path).unwrap();
+    assert_eq!(told["state"], "barred", "{told}");
+    assert!(told["why"].as_str().unwrap().contains(expected), "{told}");
+    replicator.stop();
+    done(&format!("umount {folder}"));
+}
+
 /// The kernel checks each page of such a file when it is read.
 #[test]
 fn a_file_with_fs_verity_is_refused() {
-    let folder = "/tmp/verity";
-    fs::create_dir_all(folder).unwrap();
-    done("modprobe loop");
-    done("truncate --size 32M /tmp/verity.disk");
-    done("mkfs.ext4 -q -b 4096 -O verity /tmp/verity.disk");
-    done(&format!("mount -o loop /tmp/verity.disk {folder}"));
+    let folder = mount_disk("verity", "mkfs.ext4 -q -b 4096 -O verity");
     let path = format!("{folder}/sealed");
     fs::write(&path, "text").unwrap();
     let mut python = Python::plain(0);
