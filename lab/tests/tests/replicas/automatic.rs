@@ -9,7 +9,7 @@ use nearside_lab::{
 use std::{fs, process::Command};
 
 /// A plugin whose pages lie on node 0: on a tmpfs they are where they were written.
-fn on_node_0(name: &str) -> String {
+pub(crate) fn on_node_0(name: &str) -> String {
     let path = plugin(name);
     let again = format!("{path}.new");
     let copied = Command::new("taskset").args(["-c", "0-1", "cp", &path, &again]).status().unwrap();
@@ -20,7 +20,7 @@ fn on_node_0(name: &str) -> String {
 
 /// Whether a process runs from the copies of a node alone, and the replicator says so. Pages of a
 /// copy are mapped when they are used.
-fn runs_from(python: &mut Python, path: &str, node: u32) -> bool {
+pub(crate) fn runs_from(python: &mut Python, path: &str, node: u32) -> bool {
     let users = status(path).map(|it| it["copies"][node.to_string()]["users"].clone());
     let is_user = users.is_some_and(|users| users.as_u64() > Some(0));
     python.load(&[], path);

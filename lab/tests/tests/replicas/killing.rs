@@ -1,7 +1,10 @@
 //! SIGKILL of the replicator and of the daemon at random instants of a file's life.
 
-use super::helper::{Python, Replicator, add, await_state, plugin};
-use nearside_lab::{daemon::Daemon, json, run, words};
+use super::{
+    automatic::{on_node_0, runs_from},
+    helper::{Python, Replicator, add, await_state, plugin, status},
+};
+use nearside_lab::{await_that, daemon::Daemon, json, run, words};
 use std::{
     fs,
     process::Command,
@@ -27,8 +30,46 @@ impl Random {
     }
 }
 
+/// Text of two homes. The daemon asks for copies of it.
+struct Shared {
+    path: String,
+    domains: [(u32, Python); 2],
+}
+
+impl Shared {
+    fn start() -> Self {
+        let path = on_node_0("killed-shared.so");
+        let domains = [1, 3].map(|node| {
+            let mut python = Python::at_home(&format!("killed{node}"), node);
+            python.load(&[], &path);
+            (node, python)
+        });
+        Self { path, domains }
+    }
+
+    fn await_copies(&mut self) {
+        let Self { path, domains } = self;
+        await_that("both homes run from copies", || {
+            domains.iter_mut().all(|(node, python)| runs_from(python, path, *node))
+        });
+        assert_eq!(status(path).unwrap()["automatic"], true);
+    }
+
+    /// A writer that changes nothing makes the copies go, and return.
+    fn open_for_writing(&self) {
+        fs::File::options().write(true).open(&self.path).unwrap();
+    }
+
+    /// Both processes give this answer.
+    fn answer(&mut self, expression: &str, expected: &str, when: &str) {
+        for (_, python) in &mut self.domains {
+            assert_eq!(python.eval(expression), expected, "{when}");
+        }
+    }
+}
+
 /// Acts as an operator and programs do, again and again, until it is told to stop.
-fn live(path: &str, domain: u32, ended: &AtomicBool) {
+fn live(path: &str, domain: u32, shared: &Shared, ended: &AtomicBool) {
     let mut number = 0;
     while !ended.load(Ordering::Relaxed) {
         // A helper that is killed lets some of these fail.
@@ -37,13 +78,19 @@ fn live(path: &str, domain: u32, ended: &AtomicBool) {
         fs::write(path, format!("{number:06}")).unwrap();
         if number % 3 == 2 {
             let _ = run(words(&format!("replicate remove {path}")));
+            shared.open_for_writing();
         }
         number += 1;
     }
 }
 
 fn daemon() -> Daemon {
-    Daemon::start("scheduler = \"off\"")
+    Daemon::start("scheduler = \"off\"\nreplicate_text = true")
+}
+
+fn records() -> Vec<serde_json::Value> {
+    let shown = ["killed1", "killed3"].map(|name| json(&format!("show {name} --interval 0")));
+    shown.iter().flat_map(|shown| [shown["home"].clone(), shown["claim"].clone()]).collect()
 }
 
 /// Kills the replicator, the daemon or both.
@@ -53,22 +100,23 @@ pub(crate) fn kill_often(kills: u32) {
     fs::copy(fs::canonicalize("/usr/bin/true").unwrap(), program).unwrap();
     let mut domain = Python::in_namespace(2);
     domain.load(&[], &path);
-    let mut at_home = Python::at_home("killed", 1);
-    let record = || {
-        let shown = json("show killed --interval 0");
-        [shown["home"].clone(), shown["claim"].clone()]
-    };
+    // Domains that start beside a replicator have namespaces of their own.
     let (mut daemon, mut replicator) = (Some(daemon()), Replicator::start(""));
-    let before = record();
+    let mut shared = Shared::start();
+    let before = records();
     assert!(before.iter().all(serde_json::Value::is_object), "{before:?}");
     let mut random = Random(7);
     for kill in 0..kills {
+        // In the other half, the kill may come while the copies are being made.
+        if random.below(2) == 0 {
+            shared.await_copies();
+        }
         let ended = AtomicBool::new(false);
         let killed = random.below(3);
         let (kills_replicator, kills_daemon) = (killed != 1, killed != 0);
         thread::scope(|scope| {
             add("", &[program.to_owned()], "replicated");
-            scope.spawn(|| live(&path, domain.child.id(), &ended));
+            scope.spawn(|| live(&path, domain.child.id(), &shared, &ended));
             // The moment is to be random, so there is no event to wait for.
             thread::sleep(Duration::from_millis(random.below(1_500)));
             if kills_daemon {
@@ -85,26 +133,32 @@ pub(crate) fn kill_often(kills: u32) {
         fs::write(&path, &content).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), content);
         assert!(Command::new(program).status().unwrap().success());
+        shared.open_for_writing();
+        let when = format!("kill {kill}");
         let ran = format!("__import__('subprocess').run('{program}').returncode");
-        let read = format!("open('{path}', 'rb').read(6)");
-        for python in [&mut domain, &mut at_home] {
-            assert_eq!(python.eval(&ran), "0", "{kill}");
-        }
+        assert_eq!(domain.eval(&ran), "0", "{when}");
+        shared.answer(&ran, "0", &when);
+        shared.domains.iter_mut().for_each(|(_, python)| python.load(&[], &shared.path));
         if kills_replicator {
             replicator.succeed();
         }
-        for python in [&mut domain, &mut at_home] {
-            assert_eq!(python.eval(&read), format!("b'{content}'"), "{kill}");
-        }
+        let (read, expected) = (format!("open('{path}', 'rb').read(6)"), format!("b'{content}'"));
+        assert_eq!(domain.eval(&read), expected, "{when}");
+        shared.answer(&read, &expected, &when);
+        let mounts = "open('/proc/self/mountinfo').read().count('nearside-text')";
         if kills_replicator {
-            let mounts = "open('/proc/self/mountinfo').read().count('nearside-text')";
-            assert_eq!(domain.eval(mounts), "0", "{kill}");
+            assert_eq!(domain.eval(mounts), "0", "{when}");
+        }
+        // A daemon that lives has the next replicator make copies.
+        if kills_replicator && kills_daemon {
+            shared.answer(mounts, "0", &when);
         }
         if kills_daemon {
             daemon = Some(self::daemon());
         }
-        assert_eq!(record(), before, "{kill}");
+        assert_eq!(records(), before, "{when}");
     }
+    shared.await_copies();
     add("", std::slice::from_ref(&path), "replicated");
     await_state(&path, "replicated");
     replicator.stop();
