@@ -52,13 +52,17 @@ test: forget-times install-deps lint deny unit api-test libvirt-test lab-test co
 	@echo "make test: all passed"
 	@$(TIMES) show
 
-lint: ## formatting, clippy (fuzz targets and the model without std, too), rustdoc, shell and Python scripts
+lint: ## formatting, clippy (fuzz targets, and the model and frames without std, too), rustdoc, shell and Python scripts
 	scripts/check-code
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --locked --target-dir target -- -D warnings
 	cargo clippy --package nearside-topology --no-default-features -- -D warnings
+	cargo clippy --package nearside-frames --no-default-features -- -D warnings
+	if [ -d "$$(rustc --print target-libdir --target x86_64-unknown-none)" ]; then \
+	  cargo clippy --package nearside-frames --no-default-features --target x86_64-unknown-none -- -D warnings; \
+	else echo "make lint: without rustup's target x86_64-unknown-none, nearside-frames is not built for it"; fi
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd findings/*.sh .ci/run
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \

@@ -49,7 +49,7 @@ Exit codes:
   0  done
   1  failed
   2  invalid command line
-  3  partly done (`set`)
+  3  partly done (`set`, `replicate`)
   `run` and `exec` pass on the code of their command; 125 to 127 are their own")]
 struct Cli {
     #[command(subcommand)]
@@ -142,7 +142,7 @@ fn not_understood(error: &clap::Error, words: &[OsString]) -> Outcome {
     let failure = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return output::print(&styled),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Failure::usage(format_args!("no command\n\n{styled}"))
+            Failure::usage(format_args!("no command\n\n{plain}"))
         }
         // Nearside's own prefix replaces clap's.
         _ => Failure::usage(plain.strip_prefix("error: ").unwrap_or(&plain)),

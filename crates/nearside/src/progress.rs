@@ -100,6 +100,37 @@ impl Simulating {
     }
 }
 
+/// A bar of things that are done one after another; nothing where standard error is no terminal.
+pub(crate) struct Counter(Option<ProgressBar>);
+
+impl Counter {
+    /// `doing` says what happens to so many things.
+    pub(crate) fn new(doing: &str, things: usize) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(things as u64));
+        if let Some(bar) = &bar
+            && let Ok(style) =
+                ProgressStyle::with_template(&format!("{doing} [{{wide_bar}}] {{pos}} of {{len}}"))
+        {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self(bar)
+    }
+
+    /// Shows how many are done.
+    pub(crate) fn show(&self, done: usize) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(done as u64);
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn end(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 fn line(so_far: Progress) -> String {
     let share = percent(so_far.done_bytes, so_far.total_bytes)
         .map_or_else(String::new, |share| format!(" ({share} %)"));

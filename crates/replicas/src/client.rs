@@ -32,11 +32,17 @@ impl Client {
     /// Connects to the helper at `path`. Each answer has to come within `patience`.
     ///
     /// # Errors
-    /// [`Error::NoHelper`] if none listens.
+    /// [`Error::NoHelper`] if none listens, [`Error::NotPermitted`] if only others may ask it.
     pub fn connect(path: &Path, patience: Duration) -> Result<Self, Error> {
         let none = |source: io::Error| {
             let socket = path.display().to_string();
-            Error::NoHelper { socket, source }
+            match source.kind() {
+                io::ErrorKind::PermissionDenied => Error::NotPermitted {
+                    what: format!("ask the replicator at {socket}"),
+                    needs: "root",
+                },
+                _ => Error::NoHelper { socket, source },
+            }
         };
         let kind = SocketType::SEQPACKET;
         let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)

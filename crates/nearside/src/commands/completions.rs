@@ -1,7 +1,7 @@
 //! `nearside completions`: completion scripts for shells.
 
 use crate::{failure::Outcome, output};
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 
 /// Print a completion script for a shell
 #[derive(Debug, clap::Args)]
@@ -18,6 +18,32 @@ pub(crate) struct Args {
 
 pub(crate) fn run<C: CommandFactory>(args: &Args) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut C::command(), "nearside", &mut script);
+    clap_complete::generate(args.shell, &mut visible(&C::command()), "nearside", &mut script);
     output::print(&String::from_utf8_lossy(&script))
+}
+
+/// A command and all below it, without the commands that Nearside itself calls.
+fn visible(command: &Command) -> Command {
+    let commands = command.get_subcommands().filter(|it| !it.is_hide_set()).map(visible);
+    Command::new(command.get_name().to_owned())
+        .about(command.get_about().cloned().unwrap_or_default())
+        .args(command.get_arguments())
+        .subcommands(commands)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_commands_are_not_offered() {
+        let hidden = Command::new("internal").hide(true);
+        let arg = clap::Arg::new("verbose").long("verbose");
+        let shown = Command::new("set").about("Sets").arg(arg);
+        let visible = visible(&Command::new("nearside").subcommands([hidden, shown]));
+        let commands: Vec<_> = visible.get_subcommands().map(Command::get_name).collect();
+        assert_eq!(commands, ["set"]);
+        let arguments = visible.get_subcommands().flat_map(Command::get_arguments);
+        assert_eq!(arguments.map(|it| it.get_id().as_str()).collect::<Vec<_>>(), ["verbose"]);
+    }
 }

@@ -25,12 +25,18 @@ pub(crate) fn run<C: CommandFactory>(args: &Args) -> Outcome {
     };
     let mut command = C::command().disable_help_subcommand(true);
     command.build();
-    for command in std::iter::once(&command).chain(command.get_subcommands()) {
+    for command in with_subcommands(&command) {
         let path =
             args.folder.join(format!("{}.1", command.get_display_name().unwrap_or("nearside")));
         page(command).and_then(|page| fs::write(&path, page)).map_err(failed(path))?;
     }
     Ok(())
+}
+
+/// A command and all below it, without hidden ones.
+fn with_subcommands(command: &Command) -> Vec<&Command> {
+    let visible = command.get_subcommands().filter(|it| !it.is_hide_set());
+    std::iter::once(command).chain(visible.flat_map(with_subcommands)).collect()
 }
 
 /// The manual page of one command. The parts after its help (`Examples:` and so on) become
@@ -78,6 +84,18 @@ fn section<'a>(title: &str, lines: impl IntoIterator<Item = &'a str>) -> Roff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_of_commands_have_pages_and_hidden_ones_have_none() {
+        let sub = Command::new("replicate").subcommand(Command::new("add"));
+        let hidden = Command::new("internal").hide(true);
+        let mut command = Command::new("nearside").subcommand(sub).subcommand(hidden);
+        command = command.disable_help_subcommand(true);
+        command.build();
+        let names = with_subcommands(&command).into_iter().map(Command::get_display_name);
+        let names: Vec<_> = names.map(Option::unwrap_or_default).collect();
+        assert_eq!(names, ["", "nearside-replicate", "nearside-replicate-add"]);
+    }
 
     #[test]
     fn a_page_has_the_sections_of_the_help() {

@@ -9,7 +9,8 @@ use crate::{
     domains::{named, open_host},
     failure::{Failure, Outcome},
     output::{self, Format},
-    report::replicate::{PriceJson, StatusJson, attached_text, price_text, status_text},
+    progress::Counter,
+    report::replicate::{PriceJson, StatusJson, attached_text, price_text, reasons, status_text},
     request::parse_node_set,
 };
 use clap::Subcommand;
@@ -24,6 +25,7 @@ use nearside_replicas::{
 use nearside_topology::{NodeId, NodeSet};
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
@@ -33,12 +35,15 @@ use std::{
 /// The longest wait for an answer. Copies are made after it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The time between two looks at copies that are being made.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// Copy program text to the nodes that execute it
 ///
 /// Each node gets a copy of an executable or a library in its own memory, and domains at home
 /// there run from it, under the same path. A copy goes as soon as somebody writes to the original,
-/// replaces it, or needs the memory. Processes see copies if `nearside run` or `nearside exec`
-/// started them while the replicator ran, or `attach` was told of them.
+/// replaces it, or needs the memory. Processes use the copies that were there when `nearside run`
+/// or `nearside exec` started them, and later ones once `attach` is told of them.
 ///
 /// A process with threads on several nodes has one copy of a file for all of them: Linux has one
 /// page per address and address space.
@@ -46,13 +51,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[command(after_help = "\
 Examples:
   sudo nearside replicator &
-  nearside replicate add /usr/lib/x86_64-linux-gnu/libc.so.6 /usr/bin/postgres
-  nearside replicate add --domain db /usr/lib/postgresql/15/bin/postgres
-  nearside replicate add --dry-run --nodes 0-3 --ratio 1:2 /opt/app/lib/*.so
-  nearside replicate attach 4711
-  nearside replicate status
-  nearside replicate remove /usr/bin/postgres
-  nearside replicate remove --image $(podman mount db) /usr/bin/db
+  sudo nearside replicate add /usr/lib/x86_64-linux-gnu/libc.so.6 /usr/bin/postgres
+  sudo nearside replicate add --domain db /usr/lib/postgresql/15/bin/postgres
+  sudo nearside replicate add --dry-run --nodes 0-3 --ratio 1:2 /opt/app/lib/*.so
+  sudo nearside replicate attach 4711
+  sudo nearside replicate status
+  sudo nearside replicate remove /usr/bin/postgres
+  sudo nearside replicate remove --image $(podman mount db) /usr/bin/db
 
 Exit codes:
   0  done
@@ -103,6 +108,10 @@ struct Add {
     /// One copy for N nodes, which they read over the shortest distance
     #[arg(long, value_name = "1:N", default_value = "1:1")]
     ratio: Ratio,
+
+    /// Return at once. Processes that start before the copies are complete use the originals
+    #[arg(long, conflicts_with = "dry_run")]
+    no_wait: bool,
 
     /// Print the memory that the copies would take on each node, and make none
     #[arg(long)]
@@ -162,9 +171,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Command::Attach(attach) => run_attach(attach, connect),
         Command::Hook(hook) => hook::run(hook, &args.socket),
         Command::Status(asked) => {
-            let status = connect()?.status().map_err(Failure::could_not)?;
+            let client = connect()?;
+            let status = client.status().map_err(Failure::could_not)?;
             let topology = open_host()?.topology().map_err(Failure::could_not)?;
-            let wide = wide::wide(&status.files, Path::new("/proc"), |cpu| topology.cpu(cpu)?.node);
+            let helper = client.helper().map_err(Failure::could_not)?;
+            let node_of = |cpu| topology.cpu(cpu)?.node;
+            let wide = wide::wide(&status.files, Path::new("/proc"), helper, node_of);
             output::print(&match asked.format {
                 Format::Text => status_text(&status, &wide),
                 Format::Json => output::json(&StatusJson::new(&status, &wide))?,
@@ -179,12 +191,36 @@ fn run_add(args: &Add, connect: impl FnOnce() -> Result<Client, Failure>) -> Out
         return run_price(args, nodes.as_ref());
     }
     let client = connect()?;
-    each(&args.files, |path| {
+    let mut added = BTreeSet::new();
+    let asked = each(&args.files, |path| {
         let (file, place) = find(path, args.image.as_deref())?;
+        added.insert(place.clone());
         let request =
             Request::Add { place, nodes: nodes.clone(), ratio: args.ratio, automatic: false };
         client.ask(&request, Some(file.as_fd())).map_err(|error| error.to_string())
-    })
+    });
+    if !args.no_wait {
+        await_copies(&client, &added)?;
+    }
+    asked
+}
+
+/// Waits until no copy of these files is being made, and names the nodes that have none.
+fn await_copies(client: &Client, added: &BTreeSet<Place>) -> Outcome {
+    let meter = Counter::new("copying", added.len());
+    loop {
+        let mut files = client.status().map_err(Failure::could_not)?.files;
+        files.retain(|file| added.contains(&file.place));
+        let copying = files.iter().filter(|file| file.state == "copying").count();
+        if copying == 0 {
+            meter.end();
+            let refused = files.iter().filter(|file| file.why.is_none()).flat_map(reasons);
+            output::note(refused.map(|line| line.trim_end().to_owned()));
+            return Ok(());
+        }
+        meter.show(added.len() - copying);
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 /// Prints the price of the copies. Names the files that could have none.
@@ -212,10 +248,11 @@ fn run_price(args: &Add, nodes: Option<&NodeSet>) -> Outcome {
         bytes: price::price(&lengths, &holders),
         budget_bytes: price::budgets(&topology),
     };
-    output::print(&match args.format {
-        Format::Text => price_text(&price),
-        Format::Json => output::json(&price)?,
-    })?;
+    match args.format {
+        Format::Text if lengths.is_empty() => {}
+        Format::Text => output::print(&price_text(&price))?,
+        Format::Json => output::print(&output::json(&price)?)?,
+    }
     outcome(&args.files, &refused)
 }
 
@@ -303,8 +340,8 @@ fn each(files: &[PathBuf], mut ask: impl FnMut(&Path) -> Result<Answer, String>)
 fn outcome(files: &[PathBuf], refused: &[String]) -> Outcome {
     match refused.len() {
         0 => Ok(()),
-        all if all == files.len() => Err(Failure::could_not(refused.join("\n"))),
-        _ => Err(Failure::partly(refused.join("\n"))),
+        all if all == files.len() => Err(Failure::could_not(refused.join("\nnearside: "))),
+        _ => Err(Failure::partly(refused.join("\nnearside: "))),
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct PriceJson {
 
 /// The price for people.
 pub(crate) fn price_text(price: &PriceJson) -> String {
-    let columns = [("NODE", Right), ("FILES", Right), ("COPIES", Right), ("BUDGET", Right)];
+    let columns = [("node", Right), ("files", Right), ("copies", Right), ("budget", Right)];
     let row = |(node, bytes): (&NodeId, &u64)| {
         let budget = price.budget_bytes.get(node).copied().unwrap_or(0);
         vec![node.to_string(), price.files.to_string(), size(*bytes), size(budget)]
@@ -80,13 +80,13 @@ fn files_text(files: &[FileStatus], wide: &BTreeMap<Place, Wide>) -> String {
         return "No file has copies. `nearside replicate add PATH` gives it some.\n".into();
     }
     let columns = [
-        ("FILE", Left),
-        ("SIZE", Right),
-        ("STATE", Left),
-        ("NODE", Right),
-        ("COPY", Right),
-        ("USERS", Right),
-        ("GAIN", Right),
+        ("file", Left),
+        ("size", Right),
+        ("state", Left),
+        ("node", Right),
+        ("copy", Right),
+        ("users", Right),
+        ("gain", Right),
     ];
     let rows: Vec<_> = files.iter().flat_map(rows).collect();
     let mut text = listing(&columns, &rows);
@@ -110,7 +110,7 @@ fn plural(number: usize, one: &str, several: &str) -> String {
 /// The outcome for running processes, for people.
 pub(crate) fn attached_text(attached: &Attached) -> String {
     let mut text = match attached.processes {
-        0 => "no process there maps a file that has copies\n".to_owned(),
+        0 => "no process there maps the original of a file that has copies\n".to_owned(),
         number => format!(
             "{} of text in {} on {}; the longest stop took {}.{} ms\n",
             size(attached.bytes),
@@ -155,8 +155,8 @@ fn rows(file: &FileStatus) -> Vec<Vec<String>> {
     nodes.iter().enumerate().map(line).collect()
 }
 
-/// Why a file, or a node of it, has no copy.
-fn reasons(file: &FileStatus) -> Vec<String> {
+/// Why a file, or a node of it, has no copy, a line each.
+pub(crate) fn reasons(file: &FileStatus) -> Vec<String> {
     let path = printable(&escape::text(file.place.on_host()));
     let all = file.why.iter().map(|why| format!("{path}: {why}\n"));
     let by_node = file.refused.iter().map(|(node, why): (&NodeId, &CopyRefusal)| {

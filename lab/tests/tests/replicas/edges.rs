@@ -42,7 +42,7 @@ fn a_file_that_is_written_right_after_it_was_added_has_copies_of_the_new_content
          return data.count(byte) == len(data) == 64 << 20",
     );
     for content in [b'b', b'c', b'd'] {
-        let output = run(["replicate", "add", &path]);
+        let output = run(["replicate", "add", "--no-wait", &path]);
         assert!(output.status.success(), "{}", stderr(&output));
         fs::write(&path, vec![content; 64 << 20]).unwrap();
         assert_eq!(status(&path).unwrap()["collapses"], 1);
@@ -63,7 +63,7 @@ fn domains_that_end_while_copies_are_made_leave_nothing_bound() {
     let replicator = Replicator::start("--budget 100M");
     let domains: Vec<_> =
         (0..4).map(|node| Python::at_home(&format!("ending{node}"), node)).collect();
-    let output = run(["replicate", "add", &path]);
+    let output = run(["replicate", "add", "--no-wait", &path]);
     assert!(output.status.success(), "{}", stderr(&output));
     let process = domains[0].child.id();
     drop(domains);

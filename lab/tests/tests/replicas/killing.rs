@@ -73,7 +73,7 @@ fn live(path: &str, domain: u32, shared: &Shared, ended: &AtomicBool) {
     let mut number = 0;
     while !ended.load(Ordering::Relaxed) {
         // A helper that is killed lets some of these fail.
-        let _ = run(words(&format!("replicate add {path}")));
+        let _ = run(words(&format!("replicate add --no-wait {path}")));
         let _ = run(words(&format!("replicate attach {domain} --node 2")));
         fs::write(path, format!("{number:06}")).unwrap();
         if number % 3 == 2 {

@@ -88,7 +88,7 @@ fn a_hog_that_comes_while_a_copy_is_made_gets_the_memory() {
     let mut is_amid_a_copy = false;
     for round in 0..5 {
         let mib = available_mib(2) - 40;
-        let output = run(["replicate", "add", "--nodes", "2-3", &path]);
+        let output = run(["replicate", "add", "--no-wait", "--nodes", "2-3", &path]);
         assert!(output.status.success(), "{}", stderr(&output));
         is_amid_a_copy = status(&path).unwrap()["state"] == "copying" && !has_copy(&path, 2);
         let command = &mut Command::new("numactl");
@@ -211,7 +211,8 @@ fn claims_and_copies_that_come_at_once_never_promise_the_same_memory() {
     let kills = vmstat("oom_kill");
     let mib = available_mib(1) / 3;
     let add = |file: &String| {
-        nearside().args(["replicate", "add", "--nodes", "1-2", file]).spawn().unwrap()
+        let flags = ["replicate", "add", "--no-wait", "--nodes", "1-2", file];
+        nearside().args(flags).spawn().unwrap()
     };
     let adds: Vec<_> = files.iter().map(add).collect();
     let command = [&toucher(), "--mib", &mib.to_string()];

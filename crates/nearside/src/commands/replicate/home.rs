@@ -5,11 +5,14 @@ use crate::{
     failure::Failure,
 };
 use nearside_topology::{NodeId, NodeSet};
-use std::fs;
+use std::{fs, path::Path};
 
 /// The node where a process is at home, or why that is not one node: the home of its domain, else
 /// the node whose memory alone it may use (cpuset.mems).
 pub(super) fn home_of(process: u32) -> Result<Result<NodeId, String>, Failure> {
+    if !Path::new(&format!("/proc/{process}")).exists() {
+        return Err(Failure::could_not(format_args!("there is no process {process}")));
+    }
     let host = open_host()?;
     let cgroup = host
         .tree()
@@ -17,20 +20,23 @@ pub(super) fn home_of(process: u32) -> Result<Result<NodeId, String>, Failure> {
         .map_err(Failure::could_not)?;
     let (_, record) = find_domain(&host, cgroup.path())?;
     let (whose, home) = match record {
-        Some(record) => (record.name.to_string(), record.whole_home().nodes.clone()),
+        Some(record) => {
+            (format!("{} is at home on", record.name), record.whole_home().nodes.clone())
+        }
         None => {
             let status = fs::read(format!("/proc/{process}/status"));
             let status = status
                 .map_err(|error| Failure::could_not(format!("/proc/{process}/status: {error}")))?;
             // The name of a process need not be UTF-8.
             let status = String::from_utf8_lossy(&status);
-            (format!("process {process} belongs to no domain, and"), allowed_nodes(&status))
+            let whose = format!("process {process} belongs to no domain and may use memory of");
+            (whose, allowed_nodes(&status))
         }
     };
     Ok(match (home.first(), home.len()) {
         (Some(node), 1) => Ok(node),
         _ => Err(format!(
-            "{whose} is at home on {}, and one address space can use one copy of a file",
+            "{whose} {}, but one address space can use one copy of a file alone",
             home.named()
         )),
     })

@@ -27,21 +27,27 @@ pub(crate) struct Wide {
 type FolderId = (u64, u64);
 
 /// The wide processes by file. A process maps a file if its maps have the path, and its root is the
-/// one in which the file was added: copies have the paths of their originals. Processes that end
-/// meanwhile, or may not be looked at, do not count.
+/// one in which the file was added: copies have the paths of their originals. Files
+/// without copies and the replicator do not count, nor do processes that end meanwhile or may not
+/// be looked at.
 pub(crate) fn wide(
     files: &[FileStatus],
     proc: &Path,
+    replicator: i32,
     node_of: impl Fn(CpuId) -> Option<NodeId>,
 ) -> BTreeMap<Place, Wide> {
     let mut found: BTreeMap<Place, Wide> = BTreeMap::new();
-    let of_host = files.iter().map(|file| &file.place).filter_map(|place| {
+    let with_copies = files.iter().filter(|file| !file.copies.is_empty());
+    let of_host = with_copies.map(|file| &file.place).filter_map(|place| {
         let root = place.image.as_deref().unwrap_or(Path::new("/"));
         Some(((folder_id(root).ok()?, place.path.clone()), place))
     });
     let places: BTreeMap<(FolderId, PathBuf), &Place> = of_host.collect();
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     for process in entries.filter_map(|it| it.file_name().to_str()?.parse::<u32>().ok()) {
+        if i64::from(process) == i64::from(replicator) {
+            continue;
+        }
         let folder = proc.join(process.to_string());
         let Ok(root) = folder_id(&folder.join("root/")) else { continue };
         let mapped = mapped(&fs::read(folder.join("maps")).unwrap_or_default());
@@ -79,6 +85,7 @@ fn mapped(maps: &[u8]) -> BTreeSet<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearside_replicas::protocol::CopyStatus;
     use std::os::unix::fs::symlink;
 
     fn status(image: Option<&Path>, path: &str) -> FileStatus {
@@ -87,7 +94,7 @@ mod tests {
             bytes: 1,
             state: "replicated".into(),
             why: None,
-            copies: [].into(),
+            copies: [(NodeId(1), CopyStatus { bytes: 1, users: 1, namespaces: 1 })].into(),
             serving: [].into(),
             gain_percent: [].into(),
             refused: [].into(),
@@ -122,9 +129,13 @@ mod tests {
         process(13, host, "/lib/other.so", &[2, 4]);
         process(14, &image, "/lib/a b.so", &[2, 7]);
         process(15, &image, "/lib/a b.so", &[0, 9]);
+        // The replicator, and a file without copies.
+        process(16, host, "/lib/a b.so", &[0, 4]);
+        process(17, host, "/lib/barred.so", &[0, 4]);
         let node_of = |cpu: CpuId| (cpu.0 < 8).then_some(NodeId(cpu.0 / 2));
-        let files = [status(None, "/lib/a b.so"), status(Some(&image), "/lib/a b.so")];
-        let found = wide(&files, &proc, node_of);
+        let barred = FileStatus { copies: [].into(), ..status(None, "/lib/barred.so") };
+        let files = [status(None, "/lib/a b.so"), status(Some(&image), "/lib/a b.so"), barred];
+        let found = wide(&files, &proc, 16, node_of);
         let of = |file: &FileStatus| {
             let Wide { process, nodes, others } = &found[&file.place];
             (*process, nodes.iter().map(|node| node.0).collect::<Vec<_>>(), *others)

@@ -1,0 +1,390 @@
+//! The way to a machine's memory for one CPU.
+
+use crate::{
+    chunk::Chunk,
+    error::Error,
+    ids::{CHUNK_FRAMES, Extent, Frame, Node, Order, Zone},
+    machine::{Machine, double_free},
+    policy::{Policy, Request},
+    region::{Region, Twice},
+};
+
+/// Whole chunks that a cache holds at most in each direction.
+const CHUNKS: u32 = 8;
+
+/// The way to a [`Machine`]'s memory for one CPU, or one thread. It owns some free frames of its
+/// node, so most calls need no atomic operation.
+///
+/// Dropping it hands its frames back.
+#[derive(Debug)]
+pub struct Cache<'m> {
+    machine: &'m Machine<'m>,
+    node: Node,
+    /// Frames to allocate from. They are of this cache's node.
+    from: Slot,
+    /// Frames that were freed.
+    to: Slot,
+    /// Chunks to allocate from, of this cache's node.
+    from_chunks: Chunks,
+    /// Chunks that were freed.
+    to_chunks: Chunks,
+    /// The chunk of the last frame that was freed and was in neither slot.
+    missed: u64,
+    /// Interleaved extents so far.
+    turns: u64,
+}
+
+/// Free frames of one chunk.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    region: usize,
+    zone: Zone,
+    /// The frames of the chunk that are in the region; none in an empty slot.
+    first: u64,
+    end: u64,
+    free: Chunk,
+    free_frames: u32,
+}
+
+impl Slot {
+    const EMPTY: Self = Self {
+        region: usize::MAX,
+        zone: Zone::Normal,
+        first: u64::MAX,
+        end: 0,
+        free: Chunk::EMPTY,
+        free_frames: 0,
+    };
+
+    /// Those of a frame's chunk that are free.
+    fn new(at: usize, region: &Region<'_>, frame: u64, free: Chunk) -> Self {
+        let base = frame / CHUNK_FRAMES * CHUNK_FRAMES;
+        let (first, end) = (base.max(region.first), (base + CHUNK_FRAMES).min(region.end));
+        let free_frames = if free.is_empty() { 0 } else { free.free_frames() as u32 };
+        Self { region: at, zone: region.zone, first, end, free, free_frames }
+    }
+
+    /// The first frame of the chunk.
+    fn base(&self) -> u64 {
+        self.first / CHUNK_FRAMES * CHUNK_FRAMES
+    }
+
+    #[inline]
+    fn has(&self, extent: Extent) -> bool {
+        let first = extent.first().0;
+        self.first <= first && first < self.end && extent.frames() <= self.end - first
+    }
+
+    #[inline]
+    fn take(&mut self, order: Order) -> Option<Extent> {
+        if self.free_frames == 0 {
+            return None;
+        }
+        let first = self.free.take_first(order)?;
+        self.free_frames -= order.frames() as u32;
+        Some(Extent::at(self.base() + u64::from(first), order))
+    }
+
+    #[inline]
+    fn give(&mut self, extent: Extent) -> Result<(), Twice> {
+        let first = (extent.first().0 % CHUNK_FRAMES) as u32;
+        match self.free.give(first, extent.order()) {
+            Ok(()) => {
+                self.free_frames += extent.frames() as u32;
+                Ok(())
+            }
+            Err(twice) => Err(Twice(Frame(self.base() + u64::from(twice)))),
+        }
+    }
+}
+
+/// Whole chunks of one word of a region's map.
+#[derive(Debug, Clone, Copy)]
+struct Chunks {
+    region: usize,
+    zone: Zone,
+    word: usize,
+    /// The frame of the word's first bit.
+    first: u64,
+    bits: u64,
+}
+
+impl Chunks {
+    const EMPTY: Self =
+        Self { region: usize::MAX, zone: Zone::Normal, word: 0, first: u64::MAX, bits: 0 };
+
+    fn new(at: usize, region: &Region<'_>, word: usize, bits: u64) -> Self {
+        Self { region: at, zone: region.zone, word, first: region.frame_of(word * 64), bits }
+    }
+
+    #[inline]
+    fn take(&mut self) -> Option<Extent> {
+        (self.bits != 0).then(|| {
+            let chunk = u64::from(self.bits.trailing_zeros());
+            self.bits &= self.bits - 1;
+            Extent::at(self.first + chunk * CHUNK_FRAMES, Order::HUGE)
+        })
+    }
+}
+
+impl<'m> Cache<'m> {
+    /// A cache for a CPU of this node.
+    ///
+    /// # Errors
+    /// If the machine has no such node.
+    pub fn new(machine: &'m Machine<'m>, node: Node) -> Result<Self, Error> {
+        if !machine.has_node(node) {
+            return Err(Error::UnknownNode(node));
+        }
+        let (from, to) = (Slot::EMPTY, Slot::EMPTY);
+        let (from_chunks, to_chunks) = (Chunks::EMPTY, Chunks::EMPTY);
+        Ok(Self { machine, node, from, to, from_chunks, to_chunks, missed: u64::MAX, turns: 0 })
+    }
+
+    /// The node of its CPU.
+    pub fn node(&self) -> Node {
+        self.node
+    }
+
+    /// Frames that it holds, free for itself alone.
+    pub fn free_frames(&self) -> u64 {
+        let chunks = self.from_chunks.bits.count_ones() + self.to_chunks.bits.count_ones();
+        u64::from(self.from.free_frames + self.to.free_frames) + u64::from(chunks) * CHUNK_FRAMES
+    }
+
+    /// Allocates from zone Normal, from the cache's node if it has room.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if no node has room, and [`Error::DoubleFree`] if a frame that was
+    /// freed before was free already.
+    #[inline]
+    pub fn allocate(&mut self, order: Order) -> Result<Extent, Error> {
+        let own = match order {
+            Order::HUGE if self.from_chunks.zone == Zone::Normal => self.from_chunks.take(),
+            order if order < Order::HUGE && self.from.zone == Zone::Normal => self.from.take(order),
+            _ => None,
+        };
+        if let Some(extent) = own {
+            return Ok(extent);
+        }
+        self.allocate_with(&Request::new(order))
+    }
+
+    /// Allocates what a request describes.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_with(&mut self, request: &Request<'_>) -> Result<Extent, Error> {
+        let order = self.machine.order(self.node, &request.policy, self.turns);
+        let mut fault = None;
+        let found = self.machine.first(&order, request, |at, _| {
+            self.take(at, request.order, &mut fault).or_else(|| {
+                // Its own frames may be those that are missing there.
+                (self.free_frames() > 0).then_some(())?;
+                self.flush().unwrap_or_else(|error| fault = Some(error));
+                self.take(at, request.order, &mut fault)
+            })
+        });
+        match (found, fault) {
+            (_, Some(fault)) => {
+                if let Some(extent) = found {
+                    self.free(extent)?;
+                }
+                Err(fault)
+            }
+            (None, None) => Err(self.machine.out_of_memory(&order, request).into()),
+            (Some(extent), None) => {
+                let is_interleaved =
+                    matches!(request.policy, Policy::Interleave(_) | Policy::WeightedInterleave(_));
+                self.turns += u64::from(is_interleaved);
+                Ok(extent)
+            }
+        }
+    }
+
+    /// Takes an extent from a region, of this node or another one.
+    fn take(&mut self, at: usize, order: Order, fault: &mut Option<Error>) -> Option<Extent> {
+        let region = self.machine.region(at)?;
+        let is_own = region.node == self.node;
+        if order >= Order::HUGE {
+            if is_own && order == Order::HUGE {
+                return self.take_chunk(at, fault);
+            }
+            let chunk = region.take_run(order)?;
+            return Some(Extent::at(region.frame_of(chunk), order));
+        }
+        if is_own {
+            return self.take_frames(at, order, fault);
+        }
+        let (chunk, mut free) = region.claim_for(order)?;
+        let first = free.find(order)?;
+        free.take(first, order);
+        if let Err(twice) = region.give(chunk, &free) {
+            *fault = Some(double_free(region, twice));
+        }
+        Some(Extent::at(region.frame_of(chunk) + u64::from(first), order))
+    }
+
+    /// Takes frames of a region of this node.
+    fn take_frames(
+        &mut self,
+        at: usize,
+        order: Order,
+        fault: &mut Option<Error>,
+    ) -> Option<Extent> {
+        if self.from.region == at
+            && let Some(extent) = self.from.take(order)
+        {
+            return Some(extent);
+        }
+        if self.to.region == at
+            && let Some(extent) = self.to.take(order)
+        {
+            core::mem::swap(&mut self.from, &mut self.to);
+            return Some(extent);
+        }
+        let region = self.machine.region(at)?;
+        let (chunk, free) = region.claim_for(order)?;
+        let new = Slot::new(at, region, region.frame_of(chunk), free);
+        let before = core::mem::replace(&mut self.from, new);
+        self.hand_back(&before).unwrap_or_else(|error| *fault = Some(error));
+        self.from.take(order)
+    }
+
+    /// Takes a whole chunk of a region of this node.
+    fn take_chunk(&mut self, at: usize, fault: &mut Option<Error>) -> Option<Extent> {
+        if self.from_chunks.region != at || self.from_chunks.bits == 0 {
+            if self.to_chunks.region == at && self.to_chunks.bits != 0 {
+                core::mem::swap(&mut self.from_chunks, &mut self.to_chunks);
+            } else {
+                let (word, bits) = self.machine.region(at)?.take_chunks(CHUNKS)?;
+                let new = Chunks::new(at, self.machine.region(at)?, word, bits);
+                let before = core::mem::replace(&mut self.from_chunks, new);
+                self.hand_chunks_back(before).unwrap_or_else(|error| *fault = Some(error));
+            }
+        }
+        self.from_chunks.take()
+    }
+
+    /// Frees an extent, or a part of one, or several neighbours as one.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] if the extent is not in the machine's memory, and [`Error::DoubleFree`]
+    /// if some of it is free. A frame that another cache or the machine knows to be free is found
+    /// when this cache hands its chunk back. The error names that frame then, and the present
+    /// extent is free.
+    #[inline]
+    pub fn free(&mut self, extent: Extent) -> Result<(), Error> {
+        if extent.order() >= Order::HUGE {
+            return self.free_chunks(extent);
+        }
+        let slot = match () {
+            () if self.to.has(extent) => &mut self.to,
+            () if self.from.has(extent) => &mut self.from,
+            () => return self.free_elsewhere(extent),
+        };
+        let given = slot.give(extent);
+        let region = slot.region;
+        given.map_err(|twice| self.double_free(region, twice))
+    }
+
+    fn free_elsewhere(&mut self, extent: Extent) -> Result<(), Error> {
+        let at = self.machine.region_of(extent).ok_or(Error::Foreign(extent))?;
+        let Some(region) = self.machine.region(at) else { return Ok(()) };
+        let chunk = extent.first().0 / CHUNK_FRAMES;
+        let mut new = Slot::new(at, region, extent.first().0, Chunk::EMPTY);
+        new.give(extent).map_err(|twice| double_free(region, twice))?;
+        // A slot pays if several frames of its chunk are freed.
+        if core::mem::replace(&mut self.missed, chunk) != chunk {
+            return self.hand_back(&new);
+        }
+        let before = core::mem::replace(&mut self.to, new);
+        self.hand_back(&before)
+    }
+
+    fn double_free(&self, region: usize, twice: Twice) -> Error {
+        let node = self.machine.region(region).map_or(self.node, |it| it.node);
+        Error::DoubleFree { frame: twice.0, node }
+    }
+
+    fn free_chunks(&mut self, extent: Extent) -> Result<(), Error> {
+        let at = self.machine.region_of(extent).ok_or(Error::Foreign(extent))?;
+        let Some(region) = self.machine.region(at) else { return Ok(()) };
+        let first = region.index_of(extent.first().0);
+        let count = (extent.frames() / CHUNK_FRAMES) as u32;
+        let bits = if count == 64 { !0 } else { (1 << count) - 1 } << (first % 64);
+        let double = |chunk: u32| Error::DoubleFree {
+            frame: Frame(region.frame_of(first / 64 * 64 + chunk as usize)),
+            node: region.node,
+        };
+        for own in [&self.from_chunks, &self.to_chunks] {
+            let twice = own.bits & bits;
+            if own.region == at && own.word == first / 64 && twice != 0 {
+                return Err(double(twice.trailing_zeros()));
+            }
+        }
+        for own in [&self.from, &self.to].into_iter().filter(|it| it.region == at) {
+            let is_in = own.first.wrapping_sub(extent.first().0) < extent.frames();
+            if is_in && let Some(twice) = own.free.find(Order::BASE) {
+                let frame = Frame(own.base() + u64::from(twice));
+                return Err(Error::DoubleFree { frame, node: region.node });
+            }
+        }
+        if count > 1 {
+            return region.give_chunks(first / 64, bits).map_err(|it| double_free(region, it));
+        }
+        let is_same = self.to_chunks.region == at && self.to_chunks.word == first / 64;
+        if is_same && self.to_chunks.bits.count_ones() < CHUNKS {
+            self.to_chunks.bits |= bits;
+            return Ok(());
+        }
+        let new = Chunks::new(at, region, first / 64, bits);
+        let before = core::mem::replace(&mut self.to_chunks, new);
+        self.hand_chunks_back(before)
+    }
+
+    /// Hands all of its frames back to the machine.
+    ///
+    /// # Errors
+    /// [`Error::DoubleFree`] with a frame that was free already. All frames are handed back.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let [from, to] =
+            [&mut self.from, &mut self.to].map(|slot| core::mem::replace(slot, Slot::EMPTY));
+        let [from_chunks, to_chunks] = [&mut self.from_chunks, &mut self.to_chunks]
+            .map(|chunks| core::mem::replace(chunks, Chunks::EMPTY));
+        let all = [
+            self.hand_back(&from),
+            self.hand_back(&to),
+            self.hand_chunks_back(from_chunks),
+            self.hand_chunks_back(to_chunks),
+        ];
+        all.into_iter().find(Result::is_err).unwrap_or(Ok(()))
+    }
+
+    fn hand_back(&self, slot: &Slot) -> Result<(), Error> {
+        match self.machine.region(slot.region) {
+            Some(region) if slot.free_frames > 0 => {
+                let chunk = region.index_of(slot.first);
+                region.give(chunk, &slot.free).map_err(|twice| double_free(region, twice))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn hand_chunks_back(&self, chunks: Chunks) -> Result<(), Error> {
+        match self.machine.region(chunks.region) {
+            Some(region) if chunks.bits != 0 => region
+                .give_chunks(chunks.word, chunks.bits)
+                .map_err(|twice| double_free(region, twice)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Cache<'_> {
+    fn drop(&mut self) {
+        if self.flush().is_err() {
+            self.machine.add_late_fault();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A page-frame allocator for machines with several NUMA nodes.
+//!
+//! Start with [`Machine`]: the memory of one machine, by node and zone. Each CPU (or thread) has a
+//! [`Cache`], through which it allocates and frees [`Extent`]s of 2^[`Order`] frames. A cache takes
+//! memory of its node first, and then of other nodes by distance.
+//!
+//! ```
+//! use nearside_frames::{Cache, Machine, Memory, Metadata, Node, Order, Zone};
+//!
+//! // Two nodes of 1 GiB in frames of 4 KiB. A hole of 1 TiB lies between them.
+//! let memory = [
+//!     Memory::new(Node(0), Zone::Normal, 0x10_0000, 0x4_0000),
+//!     Memory::new(Node(1), Zone::Normal, 0x1010_0000, 0x4_0000),
+//! ];
+//! let metadata = Metadata::of(&memory)?;
+//! let machine = Machine::new(&memory, &[10, 20, 20, 10], &metadata.slices())?;
+//!
+//! let mut cache = Cache::new(&machine, Node(1))?;
+//! let page = cache.allocate(Order::BASE)?;
+//! let huge = cache.allocate(Order::HUGE)?;
+//! assert_eq!(machine.node_of(huge), Some(Node(1)));
+//! cache.free(page)?;
+//! cache.free(huge)?;
+//! # Ok::<(), nearside_frames::Error>(())
+//! ```
+//!
+//! # How it works
+//! Memory is divided into chunks of [`CHUNK_FRAMES`] frames (2 MiB). A chunk that is free as a
+//! whole is one bit in its region's map of free chunks. The others have one bit for each free
+//! frame. A cache takes a whole chunk away from its region, and allocates from its own copy of the
+//! 512 bits, without an atomic operation. It frees into a second chunk in the same way, and hands
+//! that back when it comes to another one. The cost of the atomic operations is thus shared by many
+//! frames.
+//!
+//! A frame is free in one place only: as a whole chunk, as a bit of its region, or as a bit of one
+//! cache. A double free therefore finds a bit that is already set, at the latest when a cache hands
+//! a chunk back, and is reported as [`Error::DoubleFree`].
+//!
+//! The lowest chunks are used first, so that chunks of higher addresses stay whole.
+//!
+//! # Limits
+//! Frames that lie free in a cache are out of reach for other caches until [`Cache::flush`].
+#![cfg_attr(not(feature = "std"), no_std)]
+#![forbid(unsafe_code)]
+
+mod cache;
+mod chunk;
+mod error;
+mod heap;
+mod ids;
+mod machine;
+mod memory;
+mod policy;
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
+mod region;
+
+pub use cache::Cache;
+pub use error::{Error, OutOfMemory};
+pub use heap::{Heap, RegionHeap};
+pub use ids::{CHUNK_FRAMES, Extent, Frame, Node, Order, Zone};
+pub use machine::Machine;
+#[cfg(feature = "std")]
+pub use memory::Metadata;
+pub use memory::{MAX_NODES, MAX_REGIONS, Memory, metadata_words};
+pub use policy::{Nodes, Policy, Request, ZoneRule};
