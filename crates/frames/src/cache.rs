@@ -41,7 +41,9 @@ struct Slot {
     zone: Zone,
     /// The frames of the chunk that are in the region; none in an empty slot.
     first: u64,
-    end: u64,
+    frames: u64,
+    /// The first frame of the chunk.
+    base: u64,
     free: Chunk,
     free_frames: u32,
 }
@@ -51,7 +53,8 @@ impl Slot {
         region: usize::MAX,
         zone: Zone::Normal,
         first: u64::MAX,
-        end: 0,
+        frames: 0,
+        base: u64::MAX,
         free: Chunk::EMPTY,
         free_frames: 0,
     };
@@ -61,18 +64,13 @@ impl Slot {
         let base = frame / CHUNK_FRAMES * CHUNK_FRAMES;
         let (first, end) = (base.max(region.first), (base + CHUNK_FRAMES).min(region.end));
         let free_frames = if free.is_empty() { 0 } else { free.free_frames() as u32 };
-        Self { region: at, zone: region.zone, first, end, free, free_frames }
-    }
-
-    /// The first frame of the chunk.
-    fn base(&self) -> u64 {
-        self.first / CHUNK_FRAMES * CHUNK_FRAMES
+        Self { region: at, zone: region.zone, first, frames: end - first, base, free, free_frames }
     }
 
     #[inline]
     fn has(&self, extent: Extent) -> bool {
-        let first = extent.first().0;
-        self.first <= first && first < self.end && extent.frames() <= self.end - first
+        let before = extent.first().0.wrapping_sub(self.first);
+        before < self.frames && extent.frames() <= self.frames - before
     }
 
     #[inline]
@@ -82,7 +80,7 @@ impl Slot {
         }
         let first = self.free.take_first(order)?;
         self.free_frames -= order.frames() as u32;
-        Some(Extent::at(self.base() + u64::from(first), order))
+        Some(Extent::at(self.base + u64::from(first), order))
     }
 
     #[inline]
@@ -93,7 +91,7 @@ impl Slot {
                 self.free_frames += extent.frames() as u32;
                 Ok(())
             }
-            Err(twice) => Err(Twice(Frame(self.base() + u64::from(twice)))),
+            Err(twice) => Err(Twice(Frame(self.base + u64::from(twice)))),
         }
     }
 }
@@ -106,15 +104,42 @@ struct Chunks {
     word: usize,
     /// The frame of the word's first bit.
     first: u64,
+    /// The word's chunks that lie in the region as a whole.
+    within: u64,
     bits: u64,
 }
 
 impl Chunks {
-    const EMPTY: Self =
-        Self { region: usize::MAX, zone: Zone::Normal, word: 0, first: u64::MAX, bits: 0 };
+    const EMPTY: Self = Self {
+        region: usize::MAX,
+        zone: Zone::Normal,
+        word: 0,
+        first: u64::MAX,
+        within: 0,
+        bits: 0,
+    };
 
     fn new(at: usize, region: &Region<'_>, word: usize, bits: u64) -> Self {
-        Self { region: at, zone: region.zone, word, first: region.frame_of(word * 64), bits }
+        let first = region.frame_of(word * 64);
+        // Chunks below the region, and those from its end on.
+        let below = region.first.saturating_sub(first).div_ceil(CHUNK_FRAMES);
+        let end = (region.end.saturating_sub(first) / CHUNK_FRAMES).min(64);
+        let up_to = |chunks: u64| if chunks >= 64 { !0 } else { (1 << chunks) - 1 };
+        let within = up_to(end) & !up_to(below);
+        Self { region: at, zone: region.zone, word, first, within, bits }
+    }
+
+    /// Adds a chunk of the same word, unless it is there, or there are many.
+    #[inline]
+    fn give(&mut self, chunk: Extent) -> bool {
+        let at = chunk.first().0.wrapping_sub(self.first) / CHUNK_FRAMES;
+        let is_new = at < 64 && self.bits >> at & 1 == 0 && self.bits.count_ones() < CHUNKS;
+        // Some of the word's chunks may lie outside of the region, where no bit has ever been set.
+        let is_within = self.within >> (at % 64) & 1 == 1;
+        if is_new && is_within {
+            self.bits |= 1 << at;
+        }
+        is_new && is_within
     }
 
     #[inline]
@@ -276,32 +301,40 @@ impl<'m> Cache<'m> {
     #[inline]
     pub fn free(&mut self, extent: Extent) -> Result<(), Error> {
         if extent.order() >= Order::HUGE {
+            if extent.order() == Order::HUGE && self.to_chunks.give(extent) {
+                return Ok(());
+            }
             return self.free_chunks(extent);
         }
         let slot = match () {
-            () if self.to.has(extent) => &mut self.to,
             () if self.from.has(extent) => &mut self.from,
+            () if self.to.has(extent) => &mut self.to,
             () => return self.free_elsewhere(extent),
         };
-        let given = slot.give(extent);
-        let region = slot.region;
-        given.map_err(|twice| self.double_free(region, twice))
+        match slot.give(extent) {
+            Ok(()) => Ok(()),
+            Err(twice) => {
+                let region = slot.region;
+                Err(self.double_free(region, twice))
+            }
+        }
     }
 
     fn free_elsewhere(&mut self, extent: Extent) -> Result<(), Error> {
         let at = self.machine.region_of(extent).ok_or(Error::Foreign(extent))?;
         let Some(region) = self.machine.region(at) else { return Ok(()) };
         let chunk = extent.first().0 / CHUNK_FRAMES;
-        let mut new = Slot::new(at, region, extent.first().0, Chunk::EMPTY);
-        new.give(extent).map_err(|twice| double_free(region, twice))?;
         // A slot pays if several frames of its chunk are freed.
         if core::mem::replace(&mut self.missed, chunk) != chunk {
-            return self.hand_back(&new);
+            return region.give_extent(extent).map_err(|twice| double_free(region, twice));
         }
+        let mut new = Slot::new(at, region, extent.first().0, Chunk::EMPTY);
+        new.give(extent).map_err(|twice| double_free(region, twice))?;
         let before = core::mem::replace(&mut self.to, new);
         self.hand_back(&before)
     }
 
+    #[cold]
     fn double_free(&self, region: usize, twice: Twice) -> Error {
         let node = self.machine.region(region).map_or(self.node, |it| it.node);
         Error::DoubleFree { frame: twice.0, node }
@@ -321,13 +354,6 @@ impl<'m> Cache<'m> {
             let twice = own.bits & bits;
             if own.region == at && own.word == first / 64 && twice != 0 {
                 return Err(double(twice.trailing_zeros()));
-            }
-        }
-        for own in [&self.from, &self.to].into_iter().filter(|it| it.region == at) {
-            let is_in = own.first.wrapping_sub(extent.first().0) < extent.frames();
-            if is_in && let Some(twice) = own.free.find(Order::BASE) {
-                let frame = Frame(own.base() + u64::from(twice));
-                return Err(Error::DoubleFree { frame, node: region.node });
             }
         }
         if count > 1 {

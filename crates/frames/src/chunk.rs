@@ -35,8 +35,7 @@ pub(crate) fn first_in_word(word: u64, order: u8) -> Option<u32> {
 /// The bits of an extent of an order up to 6 that begins at `bit`.
 #[inline]
 pub(crate) fn bits(bit: u32, order: u8) -> u64 {
-    let all = if order == 6 { !0 } else { (1 << (1 << order)) - 1 };
-    all << bit
+    (!0 >> (64 - (1_u32 << order))) << bit
 }
 
 /// The free frames of one chunk: bit 1 is free. The first bit is the first frame.

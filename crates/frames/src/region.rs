@@ -208,6 +208,39 @@ impl<'m> Region<'m> {
         twice.map_or(Ok(()), Err)
     }
 
+    /// Hands an extent back whose order is below that of a chunk.
+    ///
+    /// # Errors
+    /// With the first of its frames that was free already.
+    pub(crate) fn give_extent(&self, extent: Extent) -> Result<(), Twice> {
+        let chunk = self.index_of(extent.first().0);
+        let first = (extent.first().0 % CHUNK_FRAMES) as u32;
+        if extent.order().exponent() > 6 {
+            let mut free = Chunk::EMPTY;
+            // It was empty.
+            let _ = free.give(first, extent.order());
+            return self.give(chunk, &free);
+        }
+        if self.whole.has(chunk) {
+            return Err(Twice(extent.first()));
+        }
+        let mask = bits(first % 64, extent.order().exponent());
+        let before = self.words_of(chunk)[first as usize / 64].fetch_or(mask, AcqRel);
+        if !self.partial.has(chunk) {
+            self.partial.set(chunk / 64, 1 << (chunk % 64));
+        }
+        if before | mask == !0 && self.peek(chunk) == Chunk::FULL {
+            self.merge(chunk);
+        }
+        match before & mask {
+            0 => Ok(()),
+            twice => {
+                let word = extent.first().0 / 64 * 64;
+                Err(Twice(Frame(word + u64::from(twice.trailing_zeros()))))
+            }
+        }
+    }
+
     /// Makes a chunk whole if all of its frames are free still.
     fn merge(&self, chunk: usize) {
         let taken = self.claim(chunk);
