@@ -278,6 +278,7 @@ def run_guest(options):
         booted = run / "booted"
         left = options.timeout or None
         for boot in range(1, BOOTS + 1):
+            booted.unlink(missing_ok=True)
             started = time.monotonic()
             ended, came_up, _ = run_batch(command, environment, left, booted)
             seconds = time.monotonic() - started

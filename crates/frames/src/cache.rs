@@ -129,6 +129,13 @@ impl Chunks {
         Self { region: at, zone: region.zone, word, first, within, bits }
     }
 
+    /// Whether the chunk of a frame is one of them.
+    #[inline]
+    fn has(&self, frame: u64) -> bool {
+        let at = frame.wrapping_sub(self.first) / CHUNK_FRAMES;
+        at < 64 && self.bits >> at & 1 == 1
+    }
+
     /// Adds a chunk of the same word, unless it is there, or there are many.
     #[inline]
     fn give(&mut self, chunk: Extent) -> bool {
@@ -198,8 +205,14 @@ impl<'m> Cache<'m> {
     /// Allocates what a request describes.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// As [`allocate`](Self::allocate), and [`Error::UnknownNode`] for a node that the machine
+    /// lacks.
     pub fn allocate_with(&mut self, request: &Request<'_>) -> Result<Extent, Error> {
+        if let Policy::Exact(node) | Policy::Preferred(node) = request.policy
+            && !self.machine.has_node(node)
+        {
+            return Err(Error::UnknownNode(node));
+        }
         let order = self.machine.order(self.node, &request.policy, self.turns);
         let mut fault = None;
         let found = self.machine.first(&order, request, |at, _| {
@@ -295,13 +308,19 @@ impl<'m> Cache<'m> {
     ///
     /// # Errors
     /// [`Error::Foreign`] if the extent is not in the machine's memory, and [`Error::DoubleFree`]
-    /// if some of it is free. A frame that another cache or the machine knows to be free is found
-    /// when this cache hands its chunk back. The error names that frame then, and the present
-    /// extent is free.
+    /// if some of it is free in this cache. A frame that is free elsewhere is found when the chunk
+    /// is handed back, by this cache or by the other one, unless somebody has allocated the frame
+    /// meanwhile. The error names that frame then, and the present extent is free.
     #[inline]
     pub fn free(&mut self, extent: Extent) -> Result<(), Error> {
         if extent.order() >= Order::HUGE {
-            if extent.order() == Order::HUGE && self.to_chunks.give(extent) {
+            let is_in = |slot: &Slot| slot.base == extent.first().0 && slot.free_frames > 0;
+            if extent.order() == Order::HUGE
+                && !is_in(&self.from)
+                && !is_in(&self.to)
+                && !self.from_chunks.has(extent.first().0)
+                && self.to_chunks.give(extent)
+            {
                 return Ok(());
             }
             return self.free_chunks(extent);
@@ -323,6 +342,11 @@ impl<'m> Cache<'m> {
     fn free_elsewhere(&mut self, extent: Extent) -> Result<(), Error> {
         let at = self.machine.region_of(extent).ok_or(Error::Foreign(extent))?;
         let Some(region) = self.machine.region(at) else { return Ok(()) };
+        for own in [&self.from_chunks, &self.to_chunks] {
+            if own.has(extent.first().0) {
+                return Err(double_free(region, Twice(extent.first())));
+            }
+        }
         let chunk = extent.first().0 / CHUNK_FRAMES;
         // A slot pays if several frames of its chunk are freed.
         if core::mem::replace(&mut self.missed, chunk) != chunk {
@@ -354,6 +378,13 @@ impl<'m> Cache<'m> {
             let twice = own.bits & bits;
             if own.region == at && own.word == first / 64 && twice != 0 {
                 return Err(double(twice.trailing_zeros()));
+            }
+        }
+        for own in [&self.from, &self.to].into_iter().filter(|it| it.region == at) {
+            let is_in = own.base.wrapping_sub(extent.first().0) < extent.frames();
+            if is_in && let Some(twice) = own.free.find(Order::BASE) {
+                let frame = Frame(own.base + u64::from(twice));
+                return Err(double_free(region, Twice(frame)));
             }
         }
         if count > 1 {

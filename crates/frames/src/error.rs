@@ -75,9 +75,9 @@ pub enum Error {
 /// What was asked for, and what was free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no {} frames of zone {zone} in one piece: {free_frames} frames are free on {nodes} permitted \
+    "no extent of order {} in zone {zone}: {free_frames} frames are free on {nodes} permitted \
      nodes (most of them, {most_frames}, on {most})",
-    order.frames()
+    order.exponent()
 )]
 pub struct OutOfMemory {
     /// The order asked for.

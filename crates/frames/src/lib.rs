@@ -33,13 +33,17 @@
 //! frames.
 //!
 //! A frame is free in one place only: as a whole chunk, as a bit of its region, or as a bit of one
-//! cache. A double free therefore finds a bit that is already set, at the latest when a cache hands
-//! a chunk back, and is reported as [`Error::DoubleFree`].
+//! cache. A double free finds a bit that is already set, at once or when a cache hands the chunk
+//! back, and is reported as [`Error::DoubleFree`]. It goes unnoticed if somebody allocates the
+//! frame before that; the next free of the frame is then the one that is reported.
 //!
 //! The lowest chunks are used first, so that chunks of higher addresses stay whole.
 //!
 //! # Limits
-//! Frames that lie free in a cache are out of reach for other caches until [`Cache::flush`].
+//! - Frames that lie free in a cache are out of reach for other caches until [`Cache::flush`].
+//! - While a thread takes a page from another node, or makes a chunk whole, the other free frames
+//!   of that chunk are out of reach for some instructions. A node that is almost full may seem full.
+//! - Only pages and chunks of the cache's own node come without an atomic operation.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 

@@ -64,7 +64,8 @@ impl Chunks {
 }
 
 /// The number of 64-bit words of metadata that a range of memory needs: 1 bit for each frame, and
-/// 2 bits for each chunk. They should lie on its node.
+/// 2 bits for each chunk, from the multiple of 64 chunks (128 MiB) at or below the range on. They
+/// should lie on its node.
 pub fn metadata_words(memory: &Memory) -> usize {
     let chunks = memory.chunks();
     chunks.frame_words() + 2 * chunks.map_words()

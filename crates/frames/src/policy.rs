@@ -54,7 +54,7 @@ pub enum Policy<'r> {
     Preferred(Node),
     /// These nodes, the nearest first, then the others.
     PreferredMany(Nodes),
-    /// One of these nodes after the other, then the others.
+    /// One of these nodes after the other. If it is full, the nearest of the set, then the others.
     Interleave(Nodes),
     /// The same, with so many extents in a row from each node.
     WeightedInterleave(&'r [(Node, u8)]),

@@ -7,7 +7,7 @@ use crate::{
 };
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
 };
 
 /// A frame that was freed while it was free.
@@ -54,7 +54,7 @@ impl<'m> Map<'m> {
 
     /// Sets bits of a word. Returns those that were set before.
     fn set(&self, at: usize, mask: u64) -> u64 {
-        let before = self.words[at].fetch_or(mask, AcqRel) & mask;
+        let before = self.words[at].fetch_or(mask, SeqCst) & mask;
         if at < self.low.load(Relaxed) {
             self.low.store(at, Relaxed);
         }
@@ -64,11 +64,11 @@ impl<'m> Map<'m> {
     /// Clears a bit, and says whether it was set.
     fn clear(&self, chunk: usize) -> bool {
         let bit = 1 << (chunk % 64);
-        self.words[chunk / 64].fetch_and(!bit, AcqRel) & bit != 0
+        self.words[chunk / 64].fetch_and(!bit, SeqCst) & bit != 0
     }
 
     fn has(&self, chunk: usize) -> bool {
-        self.words[chunk / 64].load(Acquire) >> (chunk % 64) & 1 == 1
+        self.words[chunk / 64].load(SeqCst) >> (chunk % 64) & 1 == 1
     }
 }
 
@@ -132,19 +132,20 @@ impl<'m> Region<'m> {
     pub(crate) fn peek(&self, chunk: usize) -> Chunk {
         let mut free = Chunk::default();
         for (free, word) in free.0.iter_mut().zip(self.words_of(chunk)) {
-            *free = word.load(Relaxed);
+            *free = word.load(SeqCst);
         }
         free
     }
 
     /// Takes all free frames of a chunk away.
     fn claim(&self, chunk: usize) -> Chunk {
-        // The bit first: frames that are handed back after their word was read set it again.
+        // The bit first: frames that are handed back after their word was read set it again. Both
+        // sides write one word and then read another one, so all of these accesses are SeqCst.
         self.partial.clear(chunk);
         let mut taken = Chunk::default();
         for (taken, word) in taken.0.iter_mut().zip(self.words_of(chunk)) {
-            if word.load(Relaxed) != 0 {
-                *taken = word.swap(0, AcqRel);
+            if word.load(SeqCst) != 0 {
+                *taken = word.swap(0, SeqCst);
             }
         }
         taken
@@ -164,7 +165,10 @@ impl<'m> Region<'m> {
                 }
                 let taken = self.claim(chunk);
                 if taken.find(order).is_some() {
-                    self.partial.low.store(at, Relaxed);
+                    // Chunks below may have smaller extents.
+                    if order == Order::BASE {
+                        self.partial.low.store(at, Relaxed);
+                    }
                     return Some((chunk, taken));
                 }
                 // Others came first.
@@ -185,27 +189,38 @@ impl<'m> Region<'m> {
         if *free == Chunk::FULL {
             return self.give_chunks(chunk / 64, 1 << (chunk % 64));
         }
-        if self.whole.has(chunk) {
-            return Err(self.first_of(chunk, free));
-        }
         let mut twice = None;
-        let mut words = Chunk::default();
+        let mut is_full = false;
         for (at, mask) in free.0.iter().enumerate().filter(|(_, mask)| **mask != 0) {
-            let before = self.words_of(chunk)[at].fetch_or(*mask, AcqRel);
-            words.0[at] = before | mask;
+            let before = self.words_of(chunk)[at].fetch_or(*mask, SeqCst);
+            is_full |= before | mask == !0;
             if twice.is_none() && before & mask != 0 {
-                let mut both = Chunk::default();
+                let mut both = Chunk::EMPTY;
                 both.0[at] = before & mask;
                 twice = Some(self.first_of(chunk, &both));
             }
         }
+        self.given(chunk, free, is_full).and(twice.map_or(Ok(()), Err))
+    }
+
+    /// Makes frames findable whose bits were set.
+    ///
+    /// # Errors
+    /// If the chunk is free as a whole. The bits are cleared again.
+    fn given(&self, chunk: usize, free: &Chunk, is_full: bool) -> Result<(), Twice> {
+        if self.whole.has(chunk) {
+            for (word, mask) in self.words_of(chunk).iter().zip(free.0) {
+                word.fetch_and(!mask, SeqCst);
+            }
+            return Err(self.first_of(chunk, free));
+        }
         if !self.partial.has(chunk) {
             self.partial.set(chunk / 64, 1 << (chunk % 64));
         }
-        if words.0.contains(&!0) && self.peek(chunk) == Chunk::FULL {
+        if is_full {
             self.merge(chunk);
         }
-        twice.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Hands an extent back whose order is below that of a chunk.
@@ -215,41 +230,36 @@ impl<'m> Region<'m> {
     pub(crate) fn give_extent(&self, extent: Extent) -> Result<(), Twice> {
         let chunk = self.index_of(extent.first().0);
         let first = (extent.first().0 % CHUNK_FRAMES) as u32;
+        let mut free = Chunk::EMPTY;
+        // It was empty.
+        let _ = free.give(first, extent.order());
         if extent.order().exponent() > 6 {
-            let mut free = Chunk::EMPTY;
-            // It was empty.
-            let _ = free.give(first, extent.order());
             return self.give(chunk, &free);
         }
-        if self.whole.has(chunk) {
-            return Err(Twice(extent.first()));
-        }
         let mask = bits(first % 64, extent.order().exponent());
-        let before = self.words_of(chunk)[first as usize / 64].fetch_or(mask, AcqRel);
-        if !self.partial.has(chunk) {
-            self.partial.set(chunk / 64, 1 << (chunk % 64));
-        }
-        if before | mask == !0 && self.peek(chunk) == Chunk::FULL {
-            self.merge(chunk);
-        }
-        match before & mask {
+        let before = self.words_of(chunk)[first as usize / 64].fetch_or(mask, SeqCst);
+        let given = self.given(chunk, &free, before | mask == !0);
+        given.and(match before & mask {
             0 => Ok(()),
             twice => {
                 let word = extent.first().0 / 64 * 64;
                 Err(Twice(Frame(word + u64::from(twice.trailing_zeros()))))
             }
-        }
+        })
     }
 
-    /// Makes a chunk whole if all of its frames are free still.
+    /// Makes a chunk whole if all of its frames are free.
     fn merge(&self, chunk: usize) {
-        let taken = self.claim(chunk);
-        if taken == Chunk::FULL {
-            self.whole.set(chunk / 64, 1 << (chunk % 64));
-        } else if !taken.is_empty() {
-            // The bits were free until now and are nobody else's.
+        // Another thread may have taken a part of the bits meanwhile, for the same purpose. The one
+        // that puts its part back last finds all of them.
+        while self.peek(chunk) == Chunk::FULL {
+            let taken = self.claim(chunk);
+            if taken == Chunk::FULL {
+                self.whole.set(chunk / 64, 1 << (chunk % 64));
+                return;
+            }
             for (word, mask) in self.words_of(chunk).iter().zip(taken.0) {
-                word.fetch_or(mask, AcqRel);
+                word.fetch_or(mask, SeqCst);
             }
             self.partial.set(chunk / 64, 1 << (chunk % 64));
         }

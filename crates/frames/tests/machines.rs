@@ -91,8 +91,8 @@ fn a_lack_of_memory_tells_what_is_free() {
     let error = cache.allocate(Order::HUGE).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no 512 frames of zone Normal in one piece: 611 frames are free on 2 permitted nodes (most \
-         of them, 511, on node 0)"
+        "no extent of order 9 in zone Normal: 611 frames are free on 2 permitted nodes (most of \
+         them, 511, on node 0)"
     );
 }
 

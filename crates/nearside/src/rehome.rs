@@ -35,6 +35,7 @@ pub(crate) fn carry_out(
     wish: &Rehome,
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Report, Failure> {
+    let mut may_make_room = true;
     let (mut session, plan, home_before) = loop {
         let root = host.root().to_owned();
         let mut session = host.begin().map_err(Failure::could_not)?;
@@ -47,7 +48,8 @@ pub(crate) fn carry_out(
             Err(refusal) => refusal,
         };
         drop(session);
-        let lacks = Shortage::of_move(&refusal);
+        let lacks = Shortage::of_move(&refusal).filter(|_| may_make_room);
+        may_make_room = false;
         if !lacks.is_some_and(|it| it.copies_go(&root, room::PATIENCE)) {
             return Err(refused(refusal));
         }

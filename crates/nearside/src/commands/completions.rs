@@ -25,10 +25,14 @@ pub(crate) fn run<C: CommandFactory>(args: &Args) -> Outcome {
 /// A command and all below it, without the commands that Nearside itself calls.
 fn visible(command: &Command) -> Command {
     let commands = command.get_subcommands().filter(|it| !it.is_hide_set()).map(visible);
-    Command::new(command.get_name().to_owned())
+    let shown = Command::new(command.get_name().to_owned())
         .about(command.get_about().cloned().unwrap_or_default())
         .args(command.get_arguments())
-        .subcommands(commands)
+        .subcommands(commands);
+    match command.get_version() {
+        Some(version) => shown.version(version.to_owned()),
+        None => shown,
+    }
 }
 
 #[cfg(test)]
@@ -40,9 +44,9 @@ mod tests {
         let hidden = Command::new("internal").hide(true);
         let arg = clap::Arg::new("verbose").long("verbose");
         let shown = Command::new("set").about("Sets").arg(arg);
-        let visible = visible(&Command::new("nearside").subcommands([hidden, shown]));
+        let visible = visible(&Command::new("nearside").version("1").subcommands([hidden, shown]));
         let commands: Vec<_> = visible.get_subcommands().map(Command::get_name).collect();
-        assert_eq!(commands, ["set"]);
+        assert_eq!((commands, visible.get_version()), (vec!["set"], Some("1")));
         let arguments = visible.get_subcommands().flat_map(Command::get_arguments);
         assert_eq!(arguments.map(|it| it.get_id().as_str()).collect::<Vec<_>>(), ["verbose"]);
     }

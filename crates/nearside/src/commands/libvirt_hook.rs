@@ -164,7 +164,8 @@ fn read_input() -> io::Result<Vec<u8>> {
     }
 }
 
-/// Places the domain. Waits at most this long for the lock, and for copies of program text to go.
+/// Places the domain. Waits at most this long for the lock. If memory is missing, it waits as long
+/// for copies of program text to go, and for the lock once more.
 fn answer(input: &[u8], at_most: Duration, root: &Path, race: &Race) -> Answer {
     match Incoming::read(input) {
         Ok(None) => Answer::default(),

@@ -221,8 +221,9 @@ fn ask(size: Size, at_most: Duration, root: &Path, race: &Race) -> Result<Answer
     if let Ok(Advice { nodes, reserved: Err(refusal) }) = &advised
         && let Some(lacks) = Shortage::of_place(refusal, nodes)
         && lacks.copies_go(root, at_most.mul_f64(ROOM_SHARE))
+        && let Ok(again) = ask()
     {
-        advised = ask();
+        advised = Ok(again);
     }
     let offered = topology.offered(host.allowed().as_ref());
     Ok(answer(&offered, advised.map_err(|refusal| refusal.to_string())))

@@ -20,7 +20,7 @@ use nearside_policy::replication::{Ratio, serving};
 use nearside_replicas::{
     Client,
     original::{Place, check},
-    protocol::{Answer, Request, SOCKET},
+    protocol::{Answer, FileStatus, Request, SOCKET},
 };
 use nearside_topology::{NodeId, NodeSet};
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
@@ -35,8 +35,9 @@ use std::{
 /// The longest wait for an answer. Copies are made after it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The time between two looks at copies that are being made.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The time between the first two looks at copies that are being made. It doubles with each look.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Copy program text to the nodes that execute it
 ///
@@ -194,32 +195,43 @@ fn run_add(args: &Add, connect: impl FnOnce() -> Result<Client, Failure>) -> Out
     let mut added = BTreeSet::new();
     let asked = each(&args.files, |path| {
         let (file, place) = find(path, args.image.as_deref())?;
-        added.insert(place.clone());
-        let request =
-            Request::Add { place, nodes: nodes.clone(), ratio: args.ratio, automatic: false };
-        client.ask(&request, Some(file.as_fd())).map_err(|error| error.to_string())
+        let request = Request::Add {
+            place: place.clone(),
+            nodes: nodes.clone(),
+            ratio: args.ratio,
+            automatic: false,
+        };
+        let answer = client.ask(&request, Some(file.as_fd())).map_err(|error| error.to_string());
+        if matches!(answer, Ok(Answer::Done)) {
+            added.insert(place);
+        }
+        answer
     });
-    if !args.no_wait {
-        await_copies(&client, &added)?;
+    if args.no_wait {
+        return asked;
     }
-    asked
+    let awaited = await_copies(&client, &added);
+    asked.and(awaited)
 }
 
-/// Waits until no copy of these files is being made, and names the nodes that have none.
+/// Waits until no copy of these files is being made, and names what has none.
 fn await_copies(client: &Client, added: &BTreeSet<Place>) -> Outcome {
     let meter = Counter::new("copying", added.len());
+    let mut pause = FIRST_PAUSE;
     loop {
         let mut files = client.status().map_err(Failure::could_not)?.files;
         files.retain(|file| added.contains(&file.place));
-        let copying = files.iter().filter(|file| file.state == "copying").count();
-        if copying == 0 {
+        let is_changing = |file: &&FileStatus| ["copying", "collapsing"].contains(&&*file.state);
+        let changing = files.iter().filter(is_changing).count();
+        if changing == 0 {
             meter.end();
-            let refused = files.iter().filter(|file| file.why.is_none()).flat_map(reasons);
-            output::note(refused.map(|line| line.trim_end().to_owned()));
+            let reasons = files.iter().flat_map(reasons);
+            output::note(reasons.map(|line| line.trim_end().to_owned()));
             return Ok(());
         }
-        meter.show(added.len() - copying);
-        std::thread::sleep(LOOK_EVERY);
+        meter.show(added.len() - changing);
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }
 

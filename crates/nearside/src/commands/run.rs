@@ -176,7 +176,7 @@ fn try_run(args: &Args) -> Outcome {
     }
 }
 
-/// Starts a domain, again and again while copies of program text go whose memory it lacks.
+/// Starts a domain, once more if copies of program text have gone whose memory it lacked.
 fn with_room(
     host: &mut Host,
     nodes: Option<&NodeSet>,
@@ -184,12 +184,11 @@ fn with_room(
     launch: &mut dyn FnMut(&mut Host) -> Result<Infallible, LaunchError>,
 ) -> Result<Infallible, LaunchError> {
     let nodes = nodes.cloned().unwrap_or_else(|| topology.memory_nodes());
-    loop {
-        let launched = launch(host);
-        let lacks = launched.as_ref().err().and_then(|it| Shortage::of_start(it, &nodes));
-        if !lacks.is_some_and(|it| it.copies_go(host.root(), room::PATIENCE)) {
-            return launched;
-        }
+    let launched = launch(host);
+    let lacks = launched.as_ref().err().and_then(|it| Shortage::of_start(it, &nodes));
+    match lacks {
+        Some(lacks) if lacks.copies_go(host.root(), room::PATIENCE) => launch(host),
+        _ => launched,
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) fn home_of(process: u32) -> Result<Result<NodeId, String>, Failure> {
     Ok(match (home.first(), home.len()) {
         (Some(node), 1) => Ok(node),
         _ => Err(format!(
-            "{whose} {}, but one address space can use one copy of a file alone",
+            "{whose} {}, but one address space can use only one copy of a file",
             home.named()
         )),
     })
