@@ -42,7 +42,7 @@
 //! # Limits
 //! - Frames that lie free in a cache are out of reach for other caches until [`Cache::flush`].
 //! - While a thread takes a page from another node, or makes a chunk whole, the other free frames
-//!   of that chunk are out of reach for some instructions. A node that is almost full may seem full.
+//!   of that chunk are out of reach for some instructions. So an almost full node may seem full.
 //! - Only pages and chunks of the cache's own node come without an atomic operation.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
