@@ -62,8 +62,9 @@ impl Allocator for &Mutex<Bitmap> {
         let mut bitmap = self.lock().unwrap();
         let words = 1 << order.saturating_sub(6);
         let count = bitmap.words.len();
+        let from = bitmap.from / words * words;
         for step in (0..count).step_by(words) {
-            let at = (bitmap.from + step) % count;
+            let at = (from + step) % count;
             if words == 1 && bitmap.words[at] != 0 {
                 let bit = bitmap.words[at].trailing_zeros();
                 bitmap.words[at] &= !(1 << bit);
