@@ -72,7 +72,7 @@ pub enum Error {
     Foreign(Extent),
 }
 
-/// What was asked for, and what was free.
+/// The refused request, and the memory that was free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no extent of order {} in zone {zone}: {free_frames} frames are free on {nodes} permitted \

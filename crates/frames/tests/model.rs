@@ -179,7 +179,7 @@ fn run(shape: &Shape, steps: &[Step], caches: usize) -> Result<(), TestCaseError
                         let range = range.expect("an extent lies in one range");
                         prop_assert!(zone.and_fallbacks().contains(&range.zone));
                         prop_assert!(model.is_free(extent), "{extent}");
-                        // What other caches hold is out of reach for this one.
+                        // Frames in other caches are out of reach for this one.
                         if caches == 1 && !matches!(policy, Policy::Interleave(_)) {
                             prop_assert_eq!(Some((range.node, range.zone)), expected);
                         }

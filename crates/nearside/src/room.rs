@@ -20,7 +20,7 @@ pub(crate) struct Shortage {
 }
 
 impl Shortage {
-    /// What a start lacks that may take memory from these nodes.
+    /// The shortage of a start that may take memory from these nodes.
     pub(crate) fn of_start(error: &LaunchError, nodes: &NodeSet) -> Option<Self> {
         match error {
             LaunchError::Refused(StartRefusal::Place(refusal)) => Self::of_place(refusal, nodes),
@@ -49,7 +49,7 @@ impl Shortage {
         }
     }
 
-    /// What a new home lacks.
+    /// The shortage of a new home.
     pub(crate) fn of_move(refusal: &RehomeRefusal) -> Option<Self> {
         match refusal {
             RehomeRefusal::DoesNotFit { nodes, needed_bytes, available_bytes } => {
