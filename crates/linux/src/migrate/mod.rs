@@ -10,12 +10,16 @@
 mod areas;
 mod batch;
 mod extent;
+#[cfg(test)]
+mod fake;
+mod folios;
 mod pace;
 mod part;
 mod target;
 mod unmapped;
 
 pub use extent::Extent;
+pub(crate) use folios::FilePage;
 pub(crate) use pace::MAX_NAP;
 pub use part::{Chunk, Moving, Part, Walk};
 
@@ -189,10 +193,15 @@ pub fn move_group(
     moved
 }
 
-/// Moves pages of a process, whoever else maps them, to a node. The caller asks for their nodes
-/// afterwards.
-pub(crate) fn to_node(process: i32, addresses: &[usize], node: NodeId, page_bytes: u64) {
-    batch::attempt(&mut OfProcess { process, all: true }, addresses, node, page_bytes);
+/// Moves pages of a file that a process maps, whoever else maps them, to a node. Returns the
+/// offsets of those that lie there afterwards.
+pub(crate) fn file_to_node(
+    process: i32,
+    pages: &[FilePage],
+    node: NodeId,
+    page_bytes: u64,
+) -> BTreeSet<u64> {
+    folios::to_node(&mut OfProcess { process, all: true }, pages, node, page_bytes)
 }
 
 /// The remainders of one pass over all processes.

@@ -1,7 +1,10 @@
 //! The present pages of a file's text, by node, and moving them.
 
 use super::maps::Segment;
-use crate::{migrate, sys};
+use crate::{
+    migrate::{self, FilePage},
+    sys,
+};
 use nearside_policy::text::{Order, Placed, Run};
 use nearside_topology::NodeId;
 use std::{collections::BTreeMap, fs::File, ops::Range, os::unix::fs::FileExt, path::Path};
@@ -27,14 +30,9 @@ impl Place {
         Self { process, address: segment.addresses.start, extent: segment.extent() }
     }
 
-    /// The offsets of its present pages that are `wanted`, with their addresses. None if the
-    /// process has gone, or another program runs in it.
-    fn present(
-        &self,
-        proc: &Path,
-        page_bytes: u64,
-        wanted: impl Fn(u64) -> bool,
-    ) -> Vec<(u64, usize)> {
+    /// Its present pages at offsets that are `wanted`. None if the process has gone, or another
+    /// program runs in it.
+    fn present(&self, proc: &Path, page_bytes: u64, wanted: impl Fn(u64) -> bool) -> Vec<FilePage> {
         let Ok(pagemap) = File::open(proc.join(format!("{}/pagemap", self.process))) else {
             return Vec::new();
         };
@@ -53,18 +51,18 @@ impl Place {
             found.extend(present.filter_map(|(_, page)| {
                 let offset = self.extent.start + page * page_bytes;
                 let address = usize::try_from(self.address + page * page_bytes).ok()?;
-                wanted(offset).then_some((offset, address))
+                wanted(offset).then_some(FilePage { offset, address })
             }));
         }
         found
     }
 
     /// The nodes of pages, by their offsets.
-    fn nodes(&self, pages: &[(u64, usize)]) -> Vec<(u64, NodeId)> {
-        let addresses: Vec<_> = pages.iter().map(|(_, address)| *address).collect();
+    fn nodes(&self, pages: &[FilePage]) -> Vec<(u64, NodeId)> {
+        let addresses: Vec<_> = pages.iter().map(|page| page.address).collect();
         let nodes = sys::page_nodes(self.process, &addresses).unwrap_or_default();
         let known = pages.iter().zip(nodes);
-        known.filter_map(|((offset, _), node)| Some((*offset, node.ok()?))).collect()
+        known.filter_map(|(page, node)| Some((page.offset, node.ok()?))).collect()
     }
 }
 
@@ -113,19 +111,16 @@ pub(super) fn carry_out(
     let mut pending: BTreeMap<u64, Pending> = pages.collect();
     let mut moved_pages = 0;
     for place in places {
-        let mut by_target = BTreeMap::<NodeId, Vec<(u64, usize)>>::new();
+        let mut by_target = BTreeMap::<NodeId, Vec<FilePage>>::new();
         for page in place.present(proc, page_bytes, |offset| pending.contains_key(&offset)) {
-            if let Some(it) = pending.get_mut(&page.0) {
+            if let Some(it) = pending.get_mut(&page.offset) {
                 it.is_mapped = true;
                 by_target.entry(it.to).or_default().push(page);
             }
         }
         for (to, pages) in by_target {
             alive();
-            let addresses: Vec<_> = pages.iter().map(|(_, address)| *address).collect();
-            migrate::to_node(place.process, &addresses, to, page_bytes);
-            let arrived = place.nodes(&pages).into_iter().filter(|(_, node)| *node == to);
-            for (offset, _) in arrived {
+            for offset in migrate::file_to_node(place.process, &pages, to, page_bytes) {
                 moved_pages += u64::from(pending.remove(&offset).is_some());
             }
         }

@@ -89,7 +89,7 @@ const WAYS: [&str; 9] =
     ["rename", "write", "truncate", "shorten", "direct", "shared", "nonblock", "emptied", "chmod"];
 
 /// So often a package manager writes: it takes a hundred times as long as the others.
-const PACKAGE_EVERY: u32 = 250;
+const PACKAGE_EVERY: u32 = 50 * FILES as u32;
 
 /// Eight readers on four nodes, a writer, and what the readers have seen so far.
 struct Crowd {
@@ -210,8 +210,11 @@ impl Crowd {
         });
     }
 
-    /// Tells what was seen, which is that of copies often enough.
-    fn tell(&mut self, rounds: u32) {
+    /// After each thousand rounds, tells what was seen, which is that of copies often enough.
+    fn may_tell(&mut self, rounds: u32) {
+        if !rounds.is_multiple_of(1_000) {
+            return;
+        }
         let Self { reads, from_copies, beside_writers, longest_stale, .. } = *self;
         println!(
             "{rounds} rounds, {from_copies} of {reads} reads from copies, {beside_writers} beside \
@@ -235,68 +238,86 @@ struct Write<'a> {
     number: &'a str,
 }
 
+/// Rounds take the files by turns, so the copies of one return while others are written.
+const FILES: usize = 6;
+
+/// The first is a package's.
 #[test]
 fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
-    let mut present = "000000".to_owned();
-    dpkg("dpkg", &["-i", &package_with(1, &present.repeat(REPEATS))]);
+    let mut present = vec!["000000".to_owned(); FILES];
+    dpkg("dpkg", &["-i", &package_with(1, &present[0].repeat(REPEATS))]);
+    let mut files = vec![FILE.to_owned()];
+    files.extend((1..FILES).map(|each| format!("{FILE}.{each}")));
+    files[1..].iter().for_each(|path| fs::write(path, present[0].repeat(REPEATS)).unwrap());
     let replicator = Replicator::start("");
-    let files = [FILE.to_owned()];
     add("", &files, "replicated");
     let mut crowd = Crowd::of("reader", &files, 19);
     for round in 1..=ROUNDS {
-        crowd.may_await_copies(FILE, &present);
-        let before = std::mem::replace(&mut present, format!("{round:06}"));
-        let way = match round.is_multiple_of(PACKAGE_EVERY) {
+        let file = round as usize % FILES;
+        let path = &files[file];
+        crowd.may_await_copies(path, &present[file]);
+        let before = std::mem::replace(&mut present[file], format!("{round:06}"));
+        let way = match file == 0 && round.is_multiple_of(PACKAGE_EVERY) {
             true => "package",
             false => crowd.any(&WAYS),
         };
-        let (before, number) = (&before, &present);
-        crowd.see(&Write { way, path: FILE, shown: FILE, before, number });
+        let (before, number) = (&before, &present[file]);
+        crowd.see(&Write { way, path, shown: path, before, number });
+        crowd.may_tell(round);
     }
     let collapses = status(FILE).map(|it| it["collapses"].to_string());
     println!("{collapses:?} collapses since the last rename");
-    crowd.tell(ROUNDS);
     replicator.stop();
 }
 
 const OVERLAY: &str = "/tmp/overlay-stress";
 const OVERLAY_ROUNDS: u32 = 10_000;
 
-/// Mounts an overlay of files of this content. File `below` is in the lower layer alone, `above` in
-/// both. Returns their paths in the overlay.
-fn mount_overlay(content: &str) -> [String; 2] {
+/// Mounts an overlay of files of this content. The first half of the files is in the lower layer
+/// alone, the others are in both. Returns their names.
+fn mount_overlay(content: &str) -> Vec<String> {
     let folders = ["lower", "upper", "work", "shown"].map(|name| format!("{OVERLAY}/{name}"));
     folders.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
-    for file in ["lower/below", "lower/above", "upper/above"] {
-        fs::write(format!("{OVERLAY}/{file}"), content).unwrap();
+    let name = |each| format!("{}{each}", if each < FILES / 2 { "below" } else { "above" });
+    let names: Vec<_> = (0..FILES).map(name).collect();
+    for name in &names {
+        fs::write(format!("{OVERLAY}/lower/{name}"), content).unwrap();
+    }
+    for name in &names[FILES / 2..] {
+        fs::write(format!("{OVERLAY}/upper/{name}"), content).unwrap();
     }
     let options =
         format!("lowerdir={OVERLAY}/lower,upperdir={OVERLAY}/upper,workdir={OVERLAY}/work");
     let mount = ["-t", "overlay", "overlay", "-o", &options, &folders[3]];
     assert!(Command::new("mount").args(mount).status().unwrap().success());
-    ["below", "above"].map(|name| format!("{OVERLAY}/shown/{name}"))
+    names
 }
 
-/// File `above` is also written through the overlay.
+/// Files in both layers are also written through the overlay.
 #[test]
 fn readers_of_an_overlay_see_every_write_to_its_layers_in_10_000_rounds() {
-    let mut present = ["000000", "000000"].map(str::to_owned);
-    let files = mount_overlay(&present[0].repeat(REPEATS));
+    let mut present = vec!["000000".to_owned(); FILES];
+    let names = mount_overlay(&present[0].repeat(REPEATS));
+    let files: Vec<_> = names.iter().map(|name| format!("{OVERLAY}/shown/{name}")).collect();
     let replicator = Replicator::start("");
     add("", &files, "replicated");
     let mut crowd = Crowd::of("overlaid", &files, 23);
     for round in 1..=OVERLAY_ROUNDS {
-        let written = crowd.any(&["lower/below", "upper/above", "shown/above"]);
-        let file = usize::from(written != "lower/below");
+        let file = round as usize % FILES;
         let shown = &files[file];
+        let layer = match file < FILES / 2 {
+            true => "lower",
+            false => crowd.any(&["upper", "shown"]),
+        };
         crowd.may_await_copies(shown, &present[file]);
         let before = std::mem::replace(&mut present[file], format!("{round:06}"));
         // A mounted overlay need not show files that others rename in its layers.
-        let way = crowd.any(if written == "shown/above" { &WAYS } else { &WAYS_IN_PLACE });
-        let (path, before, number) = (&format!("{OVERLAY}/{written}"), &before, &present[file]);
+        let way = crowd.any(if layer == "shown" { &WAYS } else { &WAYS_IN_PLACE });
+        let path = &format!("{OVERLAY}/{layer}/{}", names[file]);
+        let (before, number) = (&before, &present[file]);
         crowd.see(&Write { way, path, shown, before, number });
+        crowd.may_tell(round);
     }
-    crowd.tell(OVERLAY_ROUNDS);
     replicator.stop();
     drop(crowd);
     assert!(Command::new("umount").arg(format!("{OVERLAY}/shown")).status().unwrap().success());
