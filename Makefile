@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test replicas-race compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
+.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test loom replicas-race compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -52,7 +52,7 @@ test: forget-times install-deps lint deny unit api-test libvirt-test lab-test co
 	@echo "make test: all passed"
 	@$(TIMES) show
 
-lint: ## formatting, clippy (fuzz targets, and the model and frames without std, too), rustdoc, shell and Python scripts
+lint: ## formatting, clippy (fuzz targets, and the model, frames and locks without std, too), rustdoc, shell and Python scripts
 	scripts/check-code
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
@@ -60,9 +60,10 @@ lint: ## formatting, clippy (fuzz targets, and the model and frames without std,
 	cargo clippy --manifest-path fuzz/Cargo.toml --locked --target-dir target -- -D warnings
 	cargo clippy --package nearside-topology --no-default-features -- -D warnings
 	cargo clippy --package nearside-frames --no-default-features -- -D warnings
+	cargo clippy --package nearside-locks --no-default-features -- -D warnings
 	if [ -d "$$(rustc --print target-libdir --target x86_64-unknown-none)" ]; then \
-	  cargo clippy --package nearside-frames --no-default-features --target x86_64-unknown-none -- -D warnings; \
-	else echo "make lint: without rustup's target x86_64-unknown-none, nearside-frames is not built for it"; fi
+	  cargo clippy --package nearside-frames --package nearside-locks --no-default-features --target x86_64-unknown-none -- -D warnings; \
+	else echo "make lint: without rustup's target x86_64-unknown-none, nearside-frames and nearside-locks are not built for it"; fi
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd findings/*.sh .ci/run
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
@@ -89,6 +90,9 @@ endif
 libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and libvirt takes what place completes, on request (as root; once built, half a minute)
 	scripts/install libvirt
 	cargo test --package nearside-libvirt --test generated -- --ignored --nocapture
+
+loom: ## the queue of the fair lock in many orders of its atomic operations, on request (once built, seconds)
+	RUSTFLAGS='--cfg loom' cargo test --package nearside-locks --lib --release --target-dir target/loom
 
 replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root)
 	cargo test --package nearside-replicas --test racing -- --ignored --nocapture

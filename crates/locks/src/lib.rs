@@ -1,0 +1,38 @@
+//! Fair spin locks for machines with several NUMA nodes.
+//!
+//! Start with [`FairSpinLock`]. It prefers waiters on the holder's node, so that the lock and its
+//! data change nodes less often, and keeps no other waiting for long. [`PerNode`] and
+//! [`NodeCounter`] spare a lock. The machine is the caller's [`Platform`]; for programs under Linux
+//! it is [`Linux`].
+//!
+//! ```
+//! use nearside_locks::{FairSpinLock, Linux};
+//!
+//! let queue: FairSpinLock<Linux, Vec<u32>> = FairSpinLock::new(Vec::new());
+//! queue.lock().push(1);
+//! assert_eq!(queue.lock().pop(), Some(1));
+//! ```
+//!
+//! # Limits
+//! - Waiters spin. With more threads than CPUs a waiter that was preempted holds up all behind it.
+//!   [`Linux`] gives the CPU away now and then, which helps a holder that was preempted.
+//! - A thread in an interrupt or signal handler must not wait for a lock that it interrupted.
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
+
+#[allow(unsafe_code, reason = "a lock of lock_api")]
+mod fair;
+mod per_node;
+mod platform;
+#[allow(unsafe_code, reason = "entries of the queue live on the stacks of those who wait")]
+mod queue;
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
+mod sync;
+
+pub use fair::{FairSpinLock, FairSpinLockGuard, HAND_OFFS, RawFairSpinLock};
+pub use lock_api;
+pub use per_node::{NodeCounter, PerNode};
+#[cfg(feature = "std")]
+pub use platform::Linux;
+pub use platform::Platform;

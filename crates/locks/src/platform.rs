@@ -1,0 +1,111 @@
+//! The caller's machine.
+
+/// The machine that a lock's users run on: a kernel or a VMM supplies it. With the feature `std`,
+/// [`Linux`] is one for programs.
+///
+/// ```
+/// use nearside_locks::Platform;
+///
+/// /// A kernel that has the node at hand for each CPU.
+/// struct Kernel;
+///
+/// impl Platform for Kernel {
+///     fn node() -> u32 {
+///         # let current_cpu = || 5;
+///         current_cpu() / 4
+///     }
+/// }
+/// assert_eq!(Kernel::node(), 1);
+/// ```
+pub trait Platform {
+    /// The node of the CPU that the caller runs on. A thread that is moved meanwhile makes a lock
+    /// slower, and nothing else.
+    fn node() -> u32;
+
+    /// One turn of a wait. `turns` counts the turns before. It must not panic: the process would be
+    /// aborted.
+    fn relax(turns: u32) {
+        let _ = turns;
+        core::hint::spin_loop();
+    }
+}
+
+#[cfg(feature = "std")]
+pub use linux::Linux;
+
+#[cfg(feature = "std")]
+mod linux {
+    use super::Platform;
+    use std::{fs, sync::OnceLock};
+
+    /// Turns between two times that a waiter gives its CPU away, for a holder that was preempted.
+    const TURNS: u32 = 256;
+
+    /// A program under Linux. Nodes are those that `/sys/devices/system/node` shows when the first
+    /// lock has to wait; without it, all CPUs are on node 0.
+    #[derive(Debug)]
+    pub enum Linux {}
+
+    impl Platform for Linux {
+        fn node() -> u32 {
+            static NODES: OnceLock<Vec<u32>> = OnceLock::new();
+            let nodes = NODES.get_or_init(nodes_of_cpus);
+            nodes.get(rustix::thread::sched_getcpu()).copied().unwrap_or(0)
+        }
+
+        fn relax(turns: u32) {
+            match turns % TURNS == TURNS - 1 {
+                true => std::thread::yield_now(),
+                false => core::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// The node of each CPU.
+    fn nodes_of_cpus() -> Vec<u32> {
+        let folders = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
+        let mut nodes = Vec::new();
+        for folder in folders {
+            let name = folder.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("node")?.parse().ok());
+            let cpus = fs::read_to_string(folder.path().join("cpulist"));
+            if let (Some(node), Ok(cpus)) = (number, cpus) {
+                assign(&mut nodes, &cpus, node);
+            }
+        }
+        nodes
+    }
+
+    /// The most CPUs that a kernel can be built for (`NR_CPUS` of x86 in `arch/x86/Kconfig`).
+    const MAX_CPUS: usize = 8192;
+
+    /// Gives a node the CPUs of a list such as `0-3,8`.
+    fn assign(nodes: &mut Vec<u32>, cpus: &str, node: u32) {
+        for range in cpus.trim().split(',') {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else {
+                continue;
+            };
+            if last >= MAX_CPUS || first > last {
+                continue;
+            }
+            nodes.resize(nodes.len().max(last + 1), 0);
+            nodes[first..=last].fill(node);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn lists_of_cpus_give_the_node_of_each() {
+            let mut nodes = Vec::new();
+            assign(&mut nodes, "4-5,7\n", 2);
+            assign(&mut nodes, "0-1\n", 1);
+            assign(&mut nodes, "\n", 3);
+            assign(&mut nodes, "9-8,1-99999999999,x", 3);
+            assert_eq!(nodes, [1, 1, 0, 0, 2, 2, 0, 2]);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The queue of a lock: its holder, and the threads that wait.
+//!
+//! Waiters form a list, and each of them spins on a word of its own (Mellor-Crummey and Scott, ACM
+//! TOCS 1991). A holder has no entry in it: on its way in, it leaves its successor in the queue
+//! itself, as in the K42 operating system. So an entry lives on the stack of a thread that waits,
+//! and no longer. On its way out, a holder prefers the next waiter of its own node. Waiters that it
+//! passes over are put aside, and come first again after a bounded number of hand-offs (compact
+//! NUMA-aware locks, Dice and Kogan, EuroSys 2019).
+
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release, spin};
+use core::ptr;
+
+/// A thread that waits.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Waiter {
+    next: AtomicPtr<Waiter>,
+    is_granted: AtomicBool,
+    node: u32,
+}
+
+impl Waiter {
+    /// One that runs on this node.
+    pub(crate) fn on(node: u32) -> Self {
+        let next = AtomicPtr::new(ptr::null_mut());
+        Self { next, is_granted: AtomicBool::new(false), node }
+    }
+
+    /// Whether it holds the lock now.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.is_granted.load(Acquire)
+    }
+}
+
+/// The tail of a lock that is held and for which nobody waits, except for those aside. No waiter
+/// has this address.
+const HELD: *mut Waiter = ptr::without_provenance_mut(1);
+
+/// The holder and the waiters of a lock.
+///
+/// A waiter that has entered is in one of two lists until it is granted the lock: the main one,
+/// from `first` to `tail`, or the one aside. Both are by age, and all that are aside are older than
+/// all others.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// Null if the lock is free, [`HELD`], or the last waiter of the main list.
+    tail: AtomicPtr<Waiter>,
+    /// The first waiter of the main list. One that enters while `tail` is [`HELD`] stores itself
+    /// here; else only the holder writes it.
+    first: AtomicPtr<Waiter>,
+    /// The first waiter aside. Only the holder uses this and the following.
+    aside: AtomicPtr<Waiter>,
+    /// The last waiter aside, if there is any.
+    last_aside: AtomicPtr<Waiter>,
+    /// The hand-offs within one node since the last one in order of age.
+    hand_offs: AtomicU32,
+}
+
+impl Queue {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self {
+            tail: AtomicPtr::new(ptr::null_mut()),
+            first: AtomicPtr::new(ptr::null_mut()),
+            aside: AtomicPtr::new(ptr::null_mut()),
+            last_aside: AtomicPtr::new(ptr::null_mut()),
+            hand_offs: AtomicU32::new(0),
+        }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self {
+            tail: AtomicPtr::new(ptr::null_mut()),
+            first: AtomicPtr::new(ptr::null_mut()),
+            aside: AtomicPtr::new(ptr::null_mut()),
+            last_aside: AtomicPtr::new(ptr::null_mut()),
+            hand_offs: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub(crate) fn take_free(&self) -> bool {
+        // `first` is null then: see `release`.
+        self.tail.compare_exchange(ptr::null_mut(), HELD, Acquire, Relaxed).is_ok()
+    }
+
+    /// Whether somebody holds it.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.tail.load(Relaxed).is_null()
+    }
+
+    /// Appends a waiter. True if the lock was free, so that the waiter has it.
+    ///
+    /// # Safety
+    /// The waiter is new, and stays where it is until [`Queue::take`] has returned, which is called
+    /// for it once it has the lock.
+    pub(crate) unsafe fn enter(&self, waiter: &Waiter) -> bool {
+        let this = ptr::from_ref(waiter).cast_mut();
+        let before = self.tail.swap(this, AcqRel);
+        if before.is_null() {
+            return true;
+        }
+        let link = match before == HELD {
+            true => &self.first,
+            // SAFETY: a waiter leaves with its successor known, or after it has taken itself out of
+            // `tail` (see `take`). So the one that was found there stays until it is linked.
+            false => unsafe { &(*before).next },
+        };
+        link.store(this, Release);
+        false
+    }
+
+    /// Makes a waiter that has the lock its holder. The waiter may go afterwards.
+    pub(crate) fn take(&self, waiter: &Waiter) {
+        let this = ptr::from_ref(waiter).cast_mut();
+        let mut next = waiter.next.load(Acquire);
+        if next.is_null() {
+            // One that enters once `tail` is HELD stores itself there.
+            self.first.store(ptr::null_mut(), Relaxed);
+            if self.tail.compare_exchange(this, HELD, AcqRel, Relaxed).is_ok() {
+                return;
+            }
+            next = linked(&waiter.next);
+        }
+        self.first.store(next, Relaxed);
+    }
+
+    /// Passes the lock on: to the oldest waiter on node `here`, which is the holder's, if fewer
+    /// than `most` hand-offs have passed others over; else to the oldest of all. Without a waiter
+    /// it is free.
+    ///
+    /// # Safety
+    /// The caller holds the lock.
+    pub(crate) unsafe fn release(&self, here: impl FnOnce() -> u32, most: u32) {
+        let mut first = self.first.load(Acquire);
+        let aside = self.aside.load(Relaxed);
+        if first.is_null() {
+            // Waiters aside become the main list.
+            let tail = match aside.is_null() {
+                true => ptr::null_mut(),
+                false => self.last_aside.load(Relaxed),
+            };
+            if self.tail.compare_exchange(HELD, tail, AcqRel, Relaxed).is_ok() {
+                if !aside.is_null() {
+                    self.aside.store(ptr::null_mut(), Relaxed);
+                    self.hand_offs.store(0, Relaxed);
+                    grant(aside);
+                }
+                return;
+            }
+            first = linked(&self.first);
+        }
+        let hand_offs = self.hand_offs.load(Relaxed);
+        let local = (hand_offs < most).then(|| find(first, here())).flatten();
+        if let Some(Found { waiter, before }) = local {
+            self.hand_offs.store(hand_offs + 1, Relaxed);
+            if !before.is_null() {
+                self.put_aside(first, before);
+            }
+            grant(waiter);
+            return;
+        }
+        self.hand_offs.store(0, Relaxed);
+        if aside.is_null() {
+            grant(first);
+            return;
+        }
+        // SAFETY: waiters aside stay until they are granted the lock.
+        unsafe { &(*self.last_aside.load(Relaxed)).next }.store(first, Release);
+        self.aside.store(ptr::null_mut(), Relaxed);
+        grant(aside);
+    }
+
+    /// Moves the waiters from `first` to `last` from the front of the main list behind those aside.
+    fn put_aside(&self, first: *mut Waiter, last: *mut Waiter) {
+        // SAFETY: as below.
+        unsafe { &(*last).next }.store(ptr::null_mut(), Relaxed);
+        match self.aside.load(Relaxed).is_null() {
+            true => self.aside.store(first, Relaxed),
+            // SAFETY: waiters stay until they are granted the lock.
+            false => unsafe { &(*self.last_aside.load(Relaxed)).next }.store(first, Relaxed),
+        }
+        self.last_aside.store(last, Relaxed);
+    }
+}
+
+/// A waiter of a node, and the one before it (null if it is the first).
+struct Found {
+    waiter: *mut Waiter,
+    before: *mut Waiter,
+}
+
+/// The first waiter on `node`, from `first` on.
+fn find(first: *mut Waiter, node: u32) -> Option<Found> {
+    let (mut waiter, mut before) = (first, ptr::null_mut());
+    while !waiter.is_null() {
+        // SAFETY: waiters stay until they are granted the lock, which the caller holds.
+        let each = unsafe { &*waiter };
+        if each.node == node {
+            return Some(Found { waiter, before });
+        }
+        before = waiter;
+        waiter = each.next.load(Acquire);
+    }
+    None
+}
+
+/// The waiter that is about to store itself here.
+fn linked(link: &AtomicPtr<Waiter>) -> *mut Waiter {
+    loop {
+        let waiter = link.load(Acquire);
+        if !waiter.is_null() {
+            return waiter;
+        }
+        spin();
+    }
+}
+
+/// Gives the lock to a waiter, which may be gone when this returns.
+fn grant(waiter: *mut Waiter) {
+    // SAFETY: it waits, and so stays until this store.
+    unsafe { &(*waiter).is_granted }.store(true, Release);
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;
