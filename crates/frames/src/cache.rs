@@ -2,11 +2,12 @@
 
 use crate::{
     chunk::Chunk,
+    counted::double_free,
     error::Error,
     ids::{CHUNK_FRAMES, Extent, Frame, Node, Order, Zone},
-    machine::{Machine, double_free},
+    machine::Machine,
     policy::{Policy, Request},
-    region::{Region, Twice},
+    region::Region,
 };
 
 /// Whole chunks that a cache holds at most in each direction.
@@ -84,14 +85,14 @@ impl Slot {
     }
 
     #[inline]
-    fn give(&mut self, extent: Extent) -> Result<(), Twice> {
+    fn give(&mut self, extent: Extent) -> Result<(), Frame> {
         let first = (extent.first().0 % CHUNK_FRAMES) as u32;
         match self.free.give(first, extent.order()) {
             Ok(()) => {
                 self.free_frames += extent.frames() as u32;
                 Ok(())
             }
-            Err(twice) => Err(Twice(Frame(self.base + u64::from(twice)))),
+            Err(twice) => Err(Frame(self.base + u64::from(twice))),
         }
     }
 }
@@ -173,6 +174,10 @@ impl<'m> Cache<'m> {
         Ok(Self { machine, node, from, to, from_chunks, to_chunks, missed: u64::MAX, turns: 0 })
     }
 
+    pub(crate) fn machine(&self) -> &'m Machine<'m> {
+        self.machine
+    }
+
     /// The node of its CPU.
     pub fn node(&self) -> Node {
         self.node
@@ -244,23 +249,11 @@ impl<'m> Cache<'m> {
     fn take(&mut self, at: usize, order: Order, fault: &mut Option<Error>) -> Option<Extent> {
         let region = self.machine.region(at)?;
         let is_own = region.node == self.node;
-        if order >= Order::HUGE {
-            if is_own && order == Order::HUGE {
-                return self.take_chunk(at, fault);
-            }
-            let chunk = region.take_run(order)?;
-            return Some(Extent::at(region.frame_of(chunk), order));
+        match order {
+            Order::HUGE if is_own => self.take_chunk(at, fault),
+            order if is_own && order < Order::HUGE => self.take_frames(at, order, fault),
+            _ => self.machine.take(at, order, fault),
         }
-        if is_own {
-            return self.take_frames(at, order, fault);
-        }
-        let (chunk, mut free) = region.claim_for(order)?;
-        let first = free.find(order)?;
-        free.take(first, order);
-        if let Err(twice) = region.give(chunk, &free) {
-            *fault = Some(double_free(region, twice));
-        }
-        Some(Extent::at(region.frame_of(chunk) + u64::from(first), order))
     }
 
     /// Takes frames of a region of this node.
@@ -282,7 +275,21 @@ impl<'m> Cache<'m> {
             return Some(extent);
         }
         let region = self.machine.region(at)?;
-        let (chunk, free) = region.claim_for(order)?;
+        let account = self.machine.account(region.node);
+        if !account.take(order.frames()) {
+            return None;
+        }
+        let Some((chunk, mut free)) = region.claim_for(order) else {
+            account.add(order.frames());
+            return None;
+        };
+        if !account.take(free.free_frames() - order.frames()) {
+            // Others have claimed some of these frames.
+            let first = free.take_first(order)?;
+            let given = self.machine.put_back(at, chunk, &free);
+            given.unwrap_or_else(|error| *fault = Some(error));
+            return Some(Extent::at(region.frame_of(chunk) + u64::from(first), order));
+        }
         let new = Slot::new(at, region, region.frame_of(chunk), free);
         let before = core::mem::replace(&mut self.from, new);
         self.hand_back(&before).unwrap_or_else(|error| *fault = Some(error));
@@ -295,8 +302,16 @@ impl<'m> Cache<'m> {
             if self.to_chunks.region == at && self.to_chunks.bits != 0 {
                 core::mem::swap(&mut self.from_chunks, &mut self.to_chunks);
             } else {
-                let (word, bits) = self.machine.region(at)?.take_chunks(CHUNKS)?;
-                let new = Chunks::new(at, self.machine.region(at)?, word, bits);
+                let region = self.machine.region(at)?;
+                let account = self.machine.account(region.node);
+                let most = u64::from(CHUNKS) * CHUNK_FRAMES;
+                let granted = account.take_up_to(CHUNK_FRAMES, most);
+                let (word, bits) = region.take_chunks((granted / CHUNK_FRAMES) as u32);
+                account.add(granted - u64::from(bits.count_ones()) * CHUNK_FRAMES);
+                if bits == 0 {
+                    return None;
+                }
+                let new = Chunks::new(at, region, word, bits);
                 let before = core::mem::replace(&mut self.from_chunks, new);
                 self.hand_chunks_back(before).unwrap_or_else(|error| *fault = Some(error));
             }
@@ -344,13 +359,13 @@ impl<'m> Cache<'m> {
         let Some(region) = self.machine.region(at) else { return Ok(()) };
         for own in [&self.from_chunks, &self.to_chunks] {
             if own.has(extent.first().0) {
-                return Err(double_free(region, Twice(extent.first())));
+                return Err(double_free(region, extent.first()));
             }
         }
         let chunk = extent.first().0 / CHUNK_FRAMES;
         // A slot pays if several frames of its chunk are freed.
         if core::mem::replace(&mut self.missed, chunk) != chunk {
-            return region.give_extent(extent).map_err(|twice| double_free(region, twice));
+            return self.machine.give_extent(extent);
         }
         let mut new = Slot::new(at, region, extent.first().0, Chunk::EMPTY);
         new.give(extent).map_err(|twice| double_free(region, twice))?;
@@ -359,9 +374,9 @@ impl<'m> Cache<'m> {
     }
 
     #[cold]
-    fn double_free(&self, region: usize, twice: Twice) -> Error {
+    fn double_free(&self, region: usize, frame: Frame) -> Error {
         let node = self.machine.region(region).map_or(self.node, |it| it.node);
-        Error::DoubleFree { frame: twice.0, node }
+        Error::DoubleFree { frame, node }
     }
 
     fn free_chunks(&mut self, extent: Extent) -> Result<(), Error> {
@@ -383,12 +398,11 @@ impl<'m> Cache<'m> {
         for own in [&self.from, &self.to].into_iter().filter(|it| it.region == at) {
             let is_in = own.base.wrapping_sub(extent.first().0) < extent.frames();
             if is_in && let Some(twice) = own.free.find(Order::BASE) {
-                let frame = Frame(own.base + u64::from(twice));
-                return Err(double_free(region, Twice(frame)));
+                return Err(double_free(region, Frame(own.base + u64::from(twice))));
             }
         }
         if count > 1 {
-            return region.give_chunks(first / 64, bits).map_err(|it| double_free(region, it));
+            return self.machine.give_chunks(at, first / 64, bits);
         }
         let is_same = self.to_chunks.region == at && self.to_chunks.word == first / 64;
         if is_same && self.to_chunks.bits.count_ones() < CHUNKS {
@@ -422,18 +436,16 @@ impl<'m> Cache<'m> {
         match self.machine.region(slot.region) {
             Some(region) if slot.free_frames > 0 => {
                 let chunk = region.index_of(slot.first);
-                region.give(chunk, &slot.free).map_err(|twice| double_free(region, twice))
+                self.machine.give(slot.region, chunk, &slot.free)
             }
             _ => Ok(()),
         }
     }
 
     fn hand_chunks_back(&self, chunks: Chunks) -> Result<(), Error> {
-        match self.machine.region(chunks.region) {
-            Some(region) if chunks.bits != 0 => region
-                .give_chunks(chunks.word, chunks.bits)
-                .map_err(|twice| double_free(region, twice)),
-            _ => Ok(()),
+        match chunks.bits {
+            0 => Ok(()),
+            bits => self.machine.give_chunks(chunks.region, chunks.word, bits),
         }
     }
 }

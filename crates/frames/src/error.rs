@@ -70,13 +70,82 @@ pub enum Error {
     /// An extent was freed that is not in the machine.
     #[error("{0} are not in one range of this machine's memory")]
     Foreign(Extent),
+    /// A claim is larger than what is free and unclaimed.
+    #[error(
+        "no claim of {frames} frames on {node}: {unclaimed_frames} are free there, and \
+         {claimed_frames} more that are claimed"
+    )]
+    ClaimRefused {
+        /// The node.
+        node: Node,
+        /// The frames asked for.
+        frames: u64,
+        /// Frames that are free there and that nobody has claimed. Frames in caches do not count.
+        unclaimed_frames: u64,
+        /// Frames that are free there and claimed.
+        claimed_frames: u64,
+    },
+    /// A claim has fewer frames left than an extent needs.
+    #[error("{frames} frames exceed a claim on {node}, of which {left_frames} are left")]
+    ClaimExceeded {
+        /// Its node.
+        node: Node,
+        /// The frames asked for.
+        frames: u64,
+        /// The frames left in it.
+        left_frames: u64,
+    },
+    /// A node has free frames enough, and no extent of the order in one piece.
+    #[error(
+        "no extent of order {} on {node}, where {free_frames} frames are free",
+        order.exponent()
+    )]
+    Fragmented {
+        /// The node.
+        node: Node,
+        /// The order asked for.
+        order: Order,
+        /// Frames that are free there. Frames in caches do not count.
+        free_frames: u64,
+    },
+    /// A guest's page table has no room in a row.
+    #[error("no guest frames in a row for {extents} extents of order {}", order.exponent())]
+    NoGuestFrames {
+        /// The order.
+        order: Order,
+        /// The number of extents.
+        extents: u64,
+    },
+    /// No extent of the order may begin at a guest frame, or end where it would end.
+    #[error("guest frame {guest_frame:#x} is no place for an extent of order {}", order.exponent())]
+    NoPlace {
+        /// The guest frame.
+        guest_frame: u64,
+        /// The order.
+        order: Order,
+    },
+    /// A guest frame has an extent already, or was named twice.
+    #[error("guest frame {0:#x} has an extent already")]
+    Mapped(u64),
+    /// No extent begins at a guest frame, or it was named twice.
+    #[error("guest frame {0:#x} has no extent of its own to give up")]
+    Unmapped(u64),
+    /// A range of guest frames has a part of an extent.
+    #[error("guest frame {0:#x} is inside of an extent, where a range begins or ends")]
+    Cut(u64),
+    /// The caller has not copied contents.
+    #[error("the contents of guest frame {0:#x} were not copied")]
+    NotCopied(u64),
+    /// A cache or a claim belongs to another machine than a guest.
+    #[error("the source of memory belongs to another machine than the guest")]
+    OtherMachine,
 }
 
 /// The refused request, and the memory that was free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no extent of order {} in zone {zone}: {free_frames} frames are free on {nodes} permitted \
-     nodes (most of them, {most_frames}, on {most})",
+     nodes (most of them, {most_frames}, on {most}), where {claimed_frames} are claimed",
     order.exponent()
 )]
 pub struct OutOfMemory {
@@ -89,7 +158,9 @@ pub struct OutOfMemory {
     /// Frames that are free there in the zone and those that may serve in its place. Frames in
     /// caches do not count.
     pub free_frames: u64,
-    /// The permitted node with most of them.
+    /// Frames that are claimed on the permitted nodes, in any zone. They are free too.
+    pub claimed_frames: u64,
+    /// The permitted node with most free frames.
     pub most: Node,
     /// Free frames there.
     pub most_frames: u64,

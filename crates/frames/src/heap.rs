@@ -28,8 +28,17 @@ impl<'m> Heap<'m> {
 
     /// Free frames of a node. Frames in caches do not count.
     pub fn free_frames(&self, node: Node) -> u64 {
-        let regions = self.machine.regions().iter().flatten();
-        regions.filter(|it| it.node == node).map(Region::free_frames).sum()
+        self.machine.free_frames(node)
+    }
+
+    /// Free frames of a node that are claimed. Frames in caches do not count.
+    pub fn claimed_frames(&self, node: Node) -> u64 {
+        if self.machine.has_node(node) { self.machine.account(node).claimed() } else { 0 }
+    }
+
+    /// Free frames of a node that nobody has claimed. Frames in caches do not count.
+    pub fn unclaimed_frames(&self, node: Node) -> u64 {
+        if self.machine.has_node(node) { self.machine.account(node).unclaimed() } else { 0 }
     }
 }
 

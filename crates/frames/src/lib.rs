@@ -37,6 +37,10 @@
 //! back, and is reported as [`Error::DoubleFree`]. It goes unnoticed if somebody allocates the
 //! frame before that; the next free of the frame is then the one that is reported.
 //!
+//! Each node has an account of the frames that are free in its regions. Who takes frames from there
+//! counts them out first, so a [`Claim`] of an owner holds against every cache and every other
+//! claim. Allocation from a cache's own chunk does without.
+//!
 //! The lowest chunks are used first, so that chunks of higher addresses stay whole.
 //!
 //! # Limits
@@ -47,9 +51,13 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 
+mod account;
 mod cache;
 mod chunk;
+mod claim;
+mod counted;
 mod error;
+mod guest;
 mod heap;
 mod ids;
 mod machine;
@@ -59,9 +67,12 @@ mod policy;
 #[doc = include_str!("../README.md")]
 mod readme {}
 mod region;
+mod table;
 
 pub use cache::Cache;
+pub use claim::Claim;
 pub use error::{Error, OutOfMemory};
+pub use guest::{Guest, Source, Transfer};
 pub use heap::{Heap, RegionHeap};
 pub use ids::{CHUNK_FRAMES, Extent, Frame, Node, Order, Zone};
 pub use machine::Machine;
@@ -69,3 +80,4 @@ pub use machine::Machine;
 pub use memory::Metadata;
 pub use memory::{MAX_NODES, MAX_REGIONS, Memory, metadata_words};
 pub use policy::{Nodes, Policy, Request, ZoneRule};
+pub use table::Entry;

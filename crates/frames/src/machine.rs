@@ -1,11 +1,12 @@
 //! The memory of one machine.
 
 use crate::{
+    account::Account,
     error::{Error, OutOfMemory},
     ids::{Extent, Frame, Node, Zone},
     memory::{MAX_NODES, MAX_REGIONS, Memory, metadata_words},
     policy::{Policy, Request, ZoneRule, turn},
-    region::{Region, Twice},
+    region::Region,
 };
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,6 +21,7 @@ pub struct Machine<'m> {
     nodes: usize,
     /// For each node all nodes, the nearest first.
     near: [[u8; MAX_NODES]; MAX_NODES],
+    accounts: [Account; MAX_NODES],
     late_faults: AtomicU64,
 }
 
@@ -97,8 +99,10 @@ impl<'m> Machine<'m> {
             // A node is nearest to itself, whatever a table says.
             row.sort_unstable_by_key(|&to| (usize::from(to) != from, distance(to), to));
         }
+        let accounts = [const { Account::new() }; MAX_NODES];
+        memory.iter().for_each(|it| accounts[usize::from(it.node.0)].add(it.frames));
         let late_faults = AtomicU64::new(0);
-        Ok(Self { regions, count: memory.len(), nodes, near, late_faults })
+        Ok(Self { regions, count: memory.len(), nodes, near, accounts, late_faults })
     }
 
     /// Whether it has this node.
@@ -111,7 +115,7 @@ impl<'m> Machine<'m> {
         Some(self.regions().get(self.region_of(extent)?)?.as_ref()?.node)
     }
 
-    /// Double frees that were found when a cache was dropped. A
+    /// Double frees that were found when a cache or a guest was dropped. A
     /// [`flush`](crate::Cache::flush) finds them before, with the frame.
     pub fn late_faults(&self) -> u64 {
         self.late_faults.load(Relaxed)
@@ -127,6 +131,17 @@ impl<'m> Machine<'m> {
 
     pub(crate) fn region(&self, at: usize) -> Option<&Region<'m>> {
         self.regions().get(at)?.as_ref()
+    }
+
+    /// The account of a node that the machine has.
+    pub(crate) fn account(&self, node: Node) -> &Account {
+        &self.accounts[usize::from(node.0)]
+    }
+
+    /// Frames that are free in a node's regions.
+    pub(crate) fn free_frames(&self, node: Node) -> u64 {
+        let regions = self.regions().iter().flatten();
+        regions.filter(|it| it.node == node).map(Region::free_frames).sum()
     }
 
     /// The region that has all of an extent.
@@ -204,6 +219,7 @@ impl<'m> Machine<'m> {
             zone: request.zone,
             nodes: 0,
             free_frames: 0,
+            claimed_frames: 0,
             most: order.iter().next().unwrap_or_default(),
             most_frames: 0,
         };
@@ -211,14 +227,11 @@ impl<'m> Machine<'m> {
             let free_frames = free(node);
             answer.nodes += 1;
             answer.free_frames += free_frames;
+            answer.claimed_frames += self.account(node).claimed();
             if free_frames > answer.most_frames {
                 (answer.most, answer.most_frames) = (node, free_frames);
             }
         }
         answer
     }
-}
-
-pub(crate) fn double_free(region: &Region<'_>, twice: Twice) -> Error {
-    Error::DoubleFree { frame: twice.0, node: region.node }
 }

@@ -10,9 +10,14 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
 };
 
-/// A frame that was freed while it was free.
+/// Frames that were freed while they were free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Twice(pub(crate) Frame);
+pub(crate) struct Twice {
+    /// The first of them.
+    pub(crate) frame: Frame,
+    /// Their number: by so many frames less has the free memory grown.
+    pub(crate) frames: u64,
+}
 
 /// A region. Chunks are numbered from its base.
 ///
@@ -184,23 +189,20 @@ impl<'m> Region<'m> {
     /// Hands free frames of a chunk back.
     ///
     /// # Errors
-    /// With the first of them that was free already. The others are free then.
+    /// With those of them that were free already. The others are free then.
     pub(crate) fn give(&self, chunk: usize, free: &Chunk) -> Result<(), Twice> {
         if *free == Chunk::FULL {
             return self.give_chunks(chunk / 64, 1 << (chunk % 64));
         }
-        let mut twice = None;
+        let mut twice = Chunk::EMPTY;
         let mut is_full = false;
         for (at, mask) in free.0.iter().enumerate().filter(|(_, mask)| **mask != 0) {
             let before = self.words_of(chunk)[at].fetch_or(*mask, SeqCst);
             is_full |= before | mask == !0;
-            if twice.is_none() && before & mask != 0 {
-                let mut both = Chunk::EMPTY;
-                both.0[at] = before & mask;
-                twice = Some(self.first_of(chunk, &both));
-            }
+            twice.0[at] = before & mask;
         }
-        self.given(chunk, free, is_full).and(twice.map_or(Ok(()), Err))
+        self.given(chunk, free, is_full)?;
+        if twice.is_empty() { Ok(()) } else { Err(self.twice(chunk, &twice)) }
     }
 
     /// Makes frames findable whose bits were set.
@@ -212,7 +214,7 @@ impl<'m> Region<'m> {
             for (word, mask) in self.words_of(chunk).iter().zip(free.0) {
                 word.fetch_and(!mask, SeqCst);
             }
-            return Err(self.first_of(chunk, free));
+            return Err(self.twice(chunk, free));
         }
         if !self.partial.has(chunk) {
             self.partial.set(chunk / 64, 1 << (chunk % 64));
@@ -223,12 +225,15 @@ impl<'m> Region<'m> {
         Ok(())
     }
 
-    /// Hands an extent back whose order is below that of a chunk.
+    /// Hands an extent back.
     ///
     /// # Errors
-    /// With the first of its frames that was free already.
+    /// With the frames that were free already. The others are free then.
     pub(crate) fn give_extent(&self, extent: Extent) -> Result<(), Twice> {
         let chunk = self.index_of(extent.first().0);
+        if let Some(runs) = extent.order().exponent().checked_sub(Order::HUGE.exponent()) {
+            return self.give_chunks(chunk / 64, bits(chunk as u32 % 64, runs));
+        }
         let first = (extent.first().0 % CHUNK_FRAMES) as u32;
         let mut free = Chunk::EMPTY;
         // It was empty.
@@ -243,7 +248,8 @@ impl<'m> Region<'m> {
             0 => Ok(()),
             twice => {
                 let word = extent.first().0 / 64 * 64;
-                Err(Twice(Frame(word + u64::from(twice.trailing_zeros()))))
+                let frame = Frame(word + u64::from(twice.trailing_zeros()));
+                Err(Twice { frame, frames: u64::from(twice.count_ones()) })
             }
         })
     }
@@ -265,8 +271,9 @@ impl<'m> Region<'m> {
         }
     }
 
-    fn first_of(&self, chunk: usize, frames: &Chunk) -> Twice {
-        Twice(Frame(self.frame_of(chunk) + u64::from(frames.find(Order::BASE).unwrap_or(0))))
+    fn twice(&self, chunk: usize, free: &Chunk) -> Twice {
+        let first = u64::from(free.find(Order::BASE).unwrap_or(0));
+        Twice { frame: Frame(self.frame_of(chunk) + first), frames: free.free_frames() }
     }
 
     /// Takes an aligned run of whole chunks: an order from that of a chunk on.
@@ -290,46 +297,48 @@ impl<'m> Region<'m> {
         None
     }
 
-    /// Takes up to `count` whole chunks of one word of the map: the word and their bits.
-    pub(crate) fn take_chunks(&self, count: u32) -> Option<(usize, u64)> {
+    /// Takes up to `count` whole chunks of one word of the map: the word and their bits, or none.
+    pub(crate) fn take_chunks(&self, count: u32) -> (usize, u64) {
         for (at, word) in self.whole.search() {
             let mut seen = word.load(Relaxed);
-            while seen != 0 {
+            while seen != 0 && count > 0 {
                 let mut left = seen;
                 (0..count).for_each(|_| left &= left.saturating_sub(1));
                 match word.compare_exchange_weak(seen, left, AcqRel, Relaxed) {
                     Ok(_) => {
                         self.whole.low.store(at, Relaxed);
-                        return Some((at, seen & !left));
+                        return (at, seen & !left);
                     }
                     Err(now) => seen = now,
                 }
             }
         }
-        None
+        (0, 0)
     }
 
     /// Hands whole chunks of one word of the map back.
     ///
     /// # Errors
-    /// With the first frame that was free already; the chunks are free then.
+    /// With the frames that were free already; the chunks are free then.
     pub(crate) fn give_chunks(&self, at: usize, chunks: u64) -> Result<(), Twice> {
-        let mut twice = None;
+        let mut twice: Option<Twice> = None;
+        let mut add = |more: Twice| match &mut twice {
+            Some(twice) => twice.frames += more.frames,
+            None => twice = Some(more),
+        };
         let mut left = chunks;
         while left != 0 {
             let chunk = at * 64 + left.trailing_zeros() as usize;
             left &= left - 1;
-            let free = self.peek(chunk);
-            if !free.is_empty() {
+            if !self.peek(chunk).is_empty() {
                 // The bits go: the chunk is free as a whole.
-                twice = twice.or(Some(self.first_of(chunk, &free)));
-                self.claim(chunk);
+                add(self.twice(chunk, &self.claim(chunk)));
             }
         }
         let before = self.whole.set(at, chunks);
         if before != 0 {
-            let chunk = at * 64 + before.trailing_zeros() as usize;
-            twice = twice.or(Some(self.first_of(chunk, &Chunk::FULL)));
+            let frame = Frame(self.frame_of(at * 64 + before.trailing_zeros() as usize));
+            add(Twice { frame, frames: u64::from(before.count_ones()) * CHUNK_FRAMES });
         }
         twice.map_or(Ok(()), Err)
     }

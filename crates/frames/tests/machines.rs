@@ -92,7 +92,7 @@ fn a_lack_of_memory_tells_what_is_free() {
     assert_eq!(
         error.to_string(),
         "no extent of order 9 in zone Normal: 611 frames are free on 2 permitted nodes (most of \
-         them, 511, on node 0)"
+         them, 511, on node 0), where 0 are claimed"
     );
 }
 

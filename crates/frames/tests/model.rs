@@ -12,40 +12,16 @@ use nearside_frames::{
     Request, Zone, ZoneRule,
 };
 use proptest::prelude::*;
+use shapes::{Shape, ZONES, shape};
 use std::collections::BTreeMap;
 
-const ZONES: [Zone; 4] = [Zone::Dma, Zone::Dma32, Zone::Normal, Zone::Movable];
-
-/// A machine's memory and distances.
-#[derive(Debug, Clone)]
-struct Shape {
-    nodes: u8,
-    memory: Vec<Memory>,
-    distances: Vec<u8>,
-}
+mod shapes;
 
 impl Shape {
     fn distance(&self, from: Node, to: Node) -> (bool, u8, Node) {
         let at = usize::from(from.0) * usize::from(self.nodes) + usize::from(to.0);
         (from != to, self.distances[at], to)
     }
-}
-
-/// Up to four nodes and six ranges, with holes of any size between them.
-fn shape() -> impl Strategy<Value = Shape> {
-    let range = (0..4_u8, 0..4_usize, 0..1500_u64, 1..3000_u64);
-    (1..=4_u8, prop::collection::vec(range, 1..6), prop::collection::vec(11..60_u8, 16)).prop_map(
-        |(nodes, ranges, mut distances)| {
-            let (mut first, mut memory) = (0, Vec::new());
-            for (node, zone, hole, frames) in ranges {
-                first += hole;
-                memory.push(Memory::new(Node(node % nodes), ZONES[zone], first, frames));
-                first += frames;
-            }
-            distances.truncate(usize::from(nodes) * usize::from(nodes));
-            Shape { nodes, memory, distances }
-        },
-    )
 }
 
 #[derive(Debug, Clone)]
@@ -211,6 +187,9 @@ fn run(shape: &Shape, steps: &[Step], caches: usize) -> Result<(), TestCaseError
         let taken: u64 = model.taken.values().map(|it| it.frames()).sum();
         let frames: u64 = shape.memory.iter().map(|it| it.frames).sum();
         prop_assert_eq!(held + free + taken, frames);
+        let unclaimed: u64 =
+            (0..shape.nodes).map(|it| Heap::of(&machine).unclaimed_frames(Node(it))).sum();
+        prop_assert_eq!(unclaimed, free);
     }
     for extent in std::mem::take(&mut model.taken).into_values() {
         prop_assert_eq!(all[0].free(extent), Ok(()));
