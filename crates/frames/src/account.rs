@@ -1,7 +1,7 @@
 //! The free frames of one node, and those of them that are promised.
 
 use core::sync::atomic::{
-    AtomicU64,
+    AtomicI64, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
@@ -14,23 +14,30 @@ use core::sync::atomic::{
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Account {
-    unclaimed: AtomicU64,
+    /// Below zero if claimed frames have been poisoned.
+    unclaimed: AtomicI64,
     /// For reports alone.
     claimed: AtomicU64,
 }
 
 /// The frames that a request for up to `most` gets, in multiples of `unit`.
-fn granted(unclaimed: u64, unit: u64, most: u64) -> u64 {
-    most.min(unclaimed) / unit * unit
+fn granted(unclaimed: i64, unit: u64, most: u64) -> u64 {
+    most.min(u64::try_from(unclaimed).unwrap_or(0)) / unit * unit
+}
+
+/// The unclaimed frames that are left, if there are enough.
+fn less(unclaimed: i64, frames: u64) -> Option<i64> {
+    let frames = i64::try_from(frames).ok()?;
+    (unclaimed >= frames).then(|| unclaimed - frames)
 }
 
 impl Account {
     pub(crate) const fn new() -> Self {
-        Self { unclaimed: AtomicU64::new(0), claimed: AtomicU64::new(0) }
+        Self { unclaimed: AtomicI64::new(0), claimed: AtomicU64::new(0) }
     }
 
     pub(crate) fn unclaimed(&self) -> u64 {
-        self.unclaimed.load(Acquire)
+        u64::try_from(self.unclaimed.load(Acquire)).unwrap_or(0)
     }
 
     pub(crate) fn claimed(&self) -> u64 {
@@ -39,13 +46,12 @@ impl Account {
 
     /// Counts unclaimed frames out, all of them or none.
     pub(crate) fn take(&self, frames: u64) -> bool {
-        frames == 0
-            || self.unclaimed.fetch_update(AcqRel, Acquire, |it| it.checked_sub(frames)).is_ok()
+        frames == 0 || self.unclaimed.fetch_update(AcqRel, Acquire, |it| less(it, frames)).is_ok()
     }
 
     /// Counts up to `most` unclaimed frames out, in multiples of `unit`.
     pub(crate) fn take_up_to(&self, unit: u64, most: u64) -> u64 {
-        let less = |unclaimed| Some(unclaimed - granted(unclaimed, unit, most));
+        let less = |unclaimed| Some(unclaimed - granted(unclaimed, unit, most) as i64);
         let before = self.unclaimed.fetch_update(AcqRel, Acquire, less);
         granted(before.unwrap_or_else(|now| now), unit, most)
     }
@@ -53,14 +59,15 @@ impl Account {
     /// Counts frames in that nobody has claimed.
     pub(crate) fn add(&self, frames: u64) {
         if frames > 0 {
-            self.unclaimed.fetch_add(frames, AcqRel);
+            self.unclaimed.fetch_add(frames as i64, AcqRel);
         }
     }
 
-    /// Takes frames out that were counted twice.
-    pub(crate) fn correct(&self, frames: u64) {
-        let less = |unclaimed: u64| Some(unclaimed.saturating_sub(frames));
-        let _ = self.unclaimed.fetch_update(AcqRel, Acquire, less);
+    /// Counts frames out that are not free after all, even if they are claimed; or in, below zero.
+    pub(crate) fn correct(&self, frames: i64) {
+        if frames != 0 {
+            self.unclaimed.fetch_sub(frames, AcqRel);
+        }
     }
 
     /// Claims frames, all of them or none.
@@ -101,6 +108,7 @@ mod tests {
             (5000, 512, 4096, 4096),
             (511, 512, 4096, 0),
             (0, 512, 4096, 0),
+            (-1, 512, 4096, 0),
         ] {
             assert_eq!(granted(unclaimed, unit, most), expected, "{unclaimed}");
         }

@@ -33,6 +33,8 @@ pub struct Cache<'m> {
     missed: u64,
     /// Interleaved extents so far.
     turns: u64,
+    /// The marks of frames that its own frames have been compared with.
+    seen: u64,
 }
 
 /// Free frames of one chunk.
@@ -171,7 +173,8 @@ impl<'m> Cache<'m> {
         }
         let (from, to) = (Slot::EMPTY, Slot::EMPTY);
         let (from_chunks, to_chunks) = (Chunks::EMPTY, Chunks::EMPTY);
-        Ok(Self { machine, node, from, to, from_chunks, to_chunks, missed: u64::MAX, turns: 0 })
+        let (missed, turns, seen) = (u64::MAX, 0, machine.withheld().version());
+        Ok(Self { machine, node, from, to, from_chunks, to_chunks, missed, turns, seen })
     }
 
     pub(crate) fn machine(&self) -> &'m Machine<'m> {
@@ -196,6 +199,9 @@ impl<'m> Cache<'m> {
     /// freed before was free already.
     #[inline]
     pub fn allocate(&mut self, order: Order) -> Result<Extent, Error> {
+        if self.seen != self.machine.withheld().version() {
+            self.give_marked()?;
+        }
         let own = match order {
             Order::HUGE if self.from_chunks.zone == Zone::Normal => self.from_chunks.take(),
             order if order < Order::HUGE && self.from.zone == Zone::Normal => self.from.take(order),
@@ -217,6 +223,9 @@ impl<'m> Cache<'m> {
             && !self.machine.has_node(node)
         {
             return Err(Error::UnknownNode(node));
+        }
+        if self.seen != self.machine.withheld().version() {
+            self.give_marked()?;
         }
         let order = self.machine.order(self.node, &request.policy, self.turns);
         let mut fault = None;
@@ -243,6 +252,14 @@ impl<'m> Cache<'m> {
                 Ok(extent)
             }
         }
+    }
+
+    /// Hands its frames back, since some of them may be marked as poisoned. Those stay with the
+    /// machine.
+    #[cold]
+    fn give_marked(&mut self) -> Result<(), Error> {
+        self.seen = self.machine.withheld().version();
+        self.flush()
     }
 
     /// Takes an extent from a region, of this node or another one.
@@ -279,7 +296,7 @@ impl<'m> Cache<'m> {
         if !account.take(order.frames()) {
             return None;
         }
-        let Some((chunk, mut free)) = region.claim_for(order) else {
+        let Some((chunk, mut free)) = self.machine.claim_for(at, order, fault) else {
             account.add(order.frames());
             return None;
         };
@@ -306,7 +323,8 @@ impl<'m> Cache<'m> {
                 let account = self.machine.account(region.node);
                 let most = u64::from(CHUNKS) * CHUNK_FRAMES;
                 let granted = account.take_up_to(CHUNK_FRAMES, most);
-                let (word, bits) = region.take_chunks((granted / CHUNK_FRAMES) as u32);
+                let count = (granted / CHUNK_FRAMES) as u32;
+                let (word, bits) = self.machine.take_chunks(at, count, fault)?;
                 account.add(granted - u64::from(bits.count_ones()) * CHUNK_FRAMES);
                 if bits == 0 {
                     return None;
@@ -328,6 +346,9 @@ impl<'m> Cache<'m> {
     /// meanwhile. The error names that frame then, and the present extent is free.
     #[inline]
     pub fn free(&mut self, extent: Extent) -> Result<(), Error> {
+        if self.machine.withheld().may_have_marks() && self.machine.is_marked(extent) {
+            return self.machine.give_extent(extent);
+        }
         if extent.order() >= Order::HUGE {
             let is_in = |slot: &Slot| slot.base == extent.first().0 && slot.free_frames > 0;
             if extent.order() == Order::HUGE

@@ -54,6 +54,11 @@ impl Chunk {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
+    /// Whether a frame is free.
+    pub(crate) fn has(&self, frame: u32) -> bool {
+        self.0[frame as usize / 64] >> (frame % 64) & 1 == 1
+    }
+
     /// The first free extent of an order below that of a chunk, by its first frame in the chunk.
     pub(crate) fn find(&self, order: Order) -> Option<u32> {
         let order = order.exponent();

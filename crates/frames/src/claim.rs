@@ -81,8 +81,9 @@ impl<'m> Claim<'m> {
 
     /// Allocates an extent under the claim, which has so many frames less then.
     ///
-    /// A single frame is always found, unless double frees have spoilt the count, or another thread
-    /// stands still in the middle of an allocation for very long.
+    /// A single frame is always found, unless claimed frames have been poisoned, double frees have
+    /// spoilt the count, or another thread stands still in the middle of an allocation for very
+    /// long.
     ///
     /// # Errors
     /// [`Error::ClaimExceeded`] if the claim has fewer frames left, [`Error::Fragmented`] if the

@@ -136,6 +136,21 @@ pub enum Error {
     /// The caller has not copied contents.
     #[error("the contents of guest frame {0:#x} were not copied")]
     NotCopied(u64),
+    /// A frame to be taken offline is in use, in a cache, or withheld already.
+    #[error("frame {:#x} is not free", .0.0)]
+    NotFree(Frame),
+    /// A frame to be brought online is not offline.
+    #[error("frame {:#x} is not offline", .0.0)]
+    NotOffline(Frame),
+    /// The table of withheld frames has no room.
+    #[error("the table of withheld frames has {entries} entries, and all are in use")]
+    TableFull {
+        /// Its entries.
+        entries: usize,
+    },
+    /// A machine has a keeper already.
+    #[error("the machine has a keeper already")]
+    SecondKeeper,
     /// A cache or a claim belongs to another machine than a guest.
     #[error("the source of memory belongs to another machine than the guest")]
     OtherMachine,

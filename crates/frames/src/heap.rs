@@ -2,9 +2,10 @@
 
 use crate::{
     chunk::{Chunk, bits, first_in_word},
-    ids::{CHUNK_FRAMES, Extent, Node, Order, Zone},
+    ids::{CHUNK_FRAMES, Extent, Frame, Node, Order, Zone},
     machine::Machine,
     region::Region,
+    withheld::FrameState,
 };
 
 const ORDERS: usize = Order::MAX.exponent() as usize + 1;
@@ -29,6 +30,11 @@ impl<'m> Heap<'m> {
     /// Free frames of a node. Frames in caches do not count.
     pub fn free_frames(&self, node: Node) -> u64 {
         self.machine.free_frames(node)
+    }
+
+    /// The frames that are offline, marked or poisoned. None of them is free.
+    pub fn withheld(&self) -> impl Iterator<Item = (Frame, FrameState)> {
+        self.machine.withheld().iter()
     }
 
     /// Free frames of a node that are claimed. Frames in caches do not count.

@@ -2,7 +2,8 @@
 //!
 //! Start with [`Machine`]: the memory of one machine, by node and zone. Each CPU (or thread) has a
 //! [`Cache`], through which it allocates and frees [`Extent`]s of 2^[`Order`] frames. A cache takes
-//! memory of its node first, and then of other nodes by distance.
+//! memory of its node first, and then of other nodes by distance. A [`Guest`] has the memory of one
+//! owner, by guest frame.
 //!
 //! ```
 //! use nearside_frames::{Cache, Machine, Memory, Metadata, Node, Order, Zone};
@@ -37,9 +38,12 @@
 //! back, and is reported as [`Error::DoubleFree`]. It goes unnoticed if somebody allocates the
 //! frame before that; the next free of the frame is then the one that is reported.
 //!
-//! Each node has an account of the frames that are free in its regions. Who takes frames from there
-//! counts them out first, so a [`Claim`] of an owner holds against every cache and every other
-//! claim. Allocation from a cache's own chunk does without.
+//! Each node has an account of the frames that are free in its regions. A frame that leaves them is
+//! counted out first, so a [`Claim`] of an owner holds against every cache and every other claim.
+//! Allocation from a cache's own chunk does without.
+//!
+//! A frame that a [`Keeper`] has taken offline, or poisoned, has no bit anywhere. It is in a table
+//! of the caller.
 //!
 //! The lowest chunks are used first, so that chunks of higher addresses stay whole.
 //!
@@ -60,6 +64,7 @@ mod error;
 mod guest;
 mod heap;
 mod ids;
+mod keeper;
 mod machine;
 mod memory;
 mod policy;
@@ -68,6 +73,7 @@ mod policy;
 mod readme {}
 mod region;
 mod table;
+mod withheld;
 
 pub use cache::Cache;
 pub use claim::Claim;
@@ -75,9 +81,11 @@ pub use error::{Error, OutOfMemory};
 pub use guest::{Guest, Source, Transfer};
 pub use heap::{Heap, RegionHeap};
 pub use ids::{CHUNK_FRAMES, Extent, Frame, Node, Order, Zone};
+pub use keeper::Keeper;
 pub use machine::Machine;
 #[cfg(feature = "std")]
 pub use memory::Metadata;
 pub use memory::{MAX_NODES, MAX_REGIONS, Memory, metadata_words};
 pub use policy::{Nodes, Policy, Request, ZoneRule};
 pub use table::Entry;
+pub use withheld::FrameState;

@@ -7,6 +7,7 @@ use crate::{
     memory::{MAX_NODES, MAX_REGIONS, Memory, metadata_words},
     policy::{Policy, Request, ZoneRule, turn},
     region::Region,
+    withheld::Withheld,
 };
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -22,6 +23,7 @@ pub struct Machine<'m> {
     /// For each node all nodes, the nearest first.
     near: [[u8; MAX_NODES]; MAX_NODES],
     accounts: [Account; MAX_NODES],
+    withheld: Withheld<'m>,
     late_faults: AtomicU64,
 }
 
@@ -102,7 +104,17 @@ impl<'m> Machine<'m> {
         let accounts = [const { Account::new() }; MAX_NODES];
         memory.iter().for_each(|it| accounts[usize::from(it.node.0)].add(it.frames));
         let late_faults = AtomicU64::new(0);
-        Ok(Self { regions, count: memory.len(), nodes, near, accounts, late_faults })
+        let withheld = Withheld::new(&[]);
+        Ok(Self { regions, count: memory.len(), nodes, near, accounts, withheld, late_faults })
+    }
+
+    /// The same machine with a table for frames that a [`Keeper`](crate::Keeper) takes out of use,
+    /// a word for each. The table is overwritten. Each free looks through it while a poisoned frame
+    /// is in use, so it should be small.
+    #[must_use]
+    pub fn with_withheld(mut self, table: &'m [AtomicU64]) -> Self {
+        self.withheld = Withheld::new(table);
+        self
     }
 
     /// Whether it has this node.
@@ -131,6 +143,11 @@ impl<'m> Machine<'m> {
 
     pub(crate) fn region(&self, at: usize) -> Option<&Region<'m>> {
         self.regions().get(at)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn withheld(&self) -> &Withheld<'m> {
+        &self.withheld
     }
 
     /// The account of a node that the machine has.

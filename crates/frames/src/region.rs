@@ -7,7 +7,7 @@ use crate::{
 };
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+    Ordering::{Acquire, Relaxed, SeqCst},
 };
 
 /// Frames that were freed while they were free.
@@ -276,6 +276,24 @@ impl<'m> Region<'m> {
         Twice { frame: Frame(self.frame_of(chunk) + first), frames: free.free_frames() }
     }
 
+    /// Takes a frame, if it is free here.
+    pub(crate) fn take_frame(&self, frame: Frame) -> bool {
+        let chunk = self.index_of(frame.0);
+        let at = (frame.0 % CHUNK_FRAMES) as u32;
+        let bit = 1 << (at % 64);
+        if self.words_of(chunk)[at as usize / 64].fetch_and(!bit, SeqCst) & bit != 0 {
+            return true;
+        }
+        let is_whole = self.whole.clear(chunk);
+        if is_whole {
+            let mut free = Chunk::FULL;
+            free.take(at, Order::BASE);
+            // Nobody had any of them.
+            let _ = self.give(chunk, &free);
+        }
+        is_whole
+    }
+
     /// Takes an aligned run of whole chunks: an order from that of a chunk on.
     pub(crate) fn take_run(&self, order: Order) -> Option<usize> {
         let order = order.exponent() - Order::HUGE.exponent();
@@ -283,7 +301,7 @@ impl<'m> Region<'m> {
             let mut seen = word.load(Relaxed);
             while let Some(bit) = first_in_word(seen, order) {
                 let run = bits(bit, order);
-                match word.compare_exchange_weak(seen, seen & !run, AcqRel, Relaxed) {
+                match word.compare_exchange_weak(seen, seen & !run, SeqCst, Relaxed) {
                     Ok(_) => {
                         if order == 0 {
                             self.whole.low.store(at, Relaxed);
@@ -304,7 +322,7 @@ impl<'m> Region<'m> {
             while seen != 0 && count > 0 {
                 let mut left = seen;
                 (0..count).for_each(|_| left &= left.saturating_sub(1));
-                match word.compare_exchange_weak(seen, left, AcqRel, Relaxed) {
+                match word.compare_exchange_weak(seen, left, SeqCst, Relaxed) {
                     Ok(_) => {
                         self.whole.low.store(at, Relaxed);
                         return (at, seen & !left);
