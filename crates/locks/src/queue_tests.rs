@@ -43,8 +43,8 @@ mod many_orders {
     }
 
     /// The main thread, on node 0, holds the lock while waiters on the nodes `entered` have entered.
-    /// Threads of these and others, which come at any time from nodes `coming`, have a turn each, and
-    /// the main thread has `turns` more.
+    /// Their threads, and others that come at any time from nodes `coming`, have a turn each. The
+    /// main thread has `turns` more.
     #[derive(Clone, Copy)]
     struct Scene {
         entered: &'static [u32],
