@@ -2,12 +2,12 @@
 # systemd 252.39 (Debian 12), its test mode, which loads units and starts nothing, 2026-11-28.
 #
 # A drop-in with AllowedCPUs=2 does not move a service from the CPUs 0-1 of its unit to CPU 2. It
-# gets 0-2. The same holds for AllowedMemoryNodes= and for NUMAMask=, of which NUMAMask=all can only
-# be narrowed after an empty NUMAMask=. The manual says so of CPUAffinity=, and of none of these
-# three. Their neighbours CPUWeight= and CPUQuota= take the value of the drop-in.
+# gets 0-2. The same holds for AllowedMemoryNodes= and for NUMAMask=. The manual says so of
+# CPUAffinity= alone (NUMAMask= has its syntax), and CPUWeight=, on the same page as AllowedCPUs=,
+# takes the value of the drop-in. `systemd-analyze verify` has nothing to say.
 #
-# Consequence: a service that was to leave a node or a CPU keeps it. A drop-in needs an empty
-# assignment before its own list.
+# Consequence: a service that was to leave a CPU or a node keeps it, and its memory is bound to two
+# nodes. A drop-in needs an empty assignment before its own list.
 # shellcheck source=findings/lib.sh
 . "$(dirname "$0")/lib.sh"
 unpack systemd=252.39-1~deb12u2 libsystemd-shared=252.39-1~deb12u2

@@ -42,7 +42,7 @@ mod many_orders {
         unsafe { counted.queue.release(|| node, most) };
     }
 
-    /// The main thread, on node 0, holds the lock while waiters on the nodes `entered` have entered.
+    /// The main thread, on node 0, holds the lock, and waiters on the nodes `entered` have entered.
     /// Their threads, and others that come at any time from nodes `coming`, have a turn each. The
     /// main thread has `turns` more.
     #[derive(Clone, Copy)]
