@@ -3,10 +3,11 @@
 #
 # `cpu-map 1/1 0` and `cpu-map 1/2 1` ask for thread 1 on CPU 0 and thread 2 on CPU 1. Both threads
 # then run on CPU 0. HAProxy binds the whole process by the line for thread 1. The CPUs of thread 2
-# have none in common with those of the process, and for this case its manual says that "no specific
-# binding will be set for the thread". The order of the lines does not matter, and `haproxy -c` calls
-# them valid. In the foreground (-db) the line for thread 1 has no effect at all, so that neither
-# thread is bound. The short form of the same map, `auto:1/1-2 0 1`, binds each thread to its CPU.
+# have none in common with those of the process, and for this case its manual says that "no
+# specific binding will be set for the thread". The order of the lines does not matter, and
+# `haproxy -c` calls them valid. In the foreground (-db) the line for thread 1 has no effect at all,
+# so that neither thread is bound. The short form of the same map, `auto:1/1-2 0 1`, binds each
+# thread to its CPU.
 #
 # Consequence: a load balancer with a line for each thread has all threads on one CPU, and the CPUs
 # that were set aside for the others are idle. Such a map should be one line with `auto:`.

@@ -5,11 +5,11 @@
 # Containers ask for CPU time in shares (1024 is usual), and cgroup v2 has weights (100 is usual).
 # The module of runc 1.3.0 makes 1024 shares a weight of 39, and that of runc 1.3.3 makes them 100.
 # The later one keeps no proportion: 10240 shares to 1024 are 10 to 1 in the first and 6.4 to 1 in
-# the second. The module of containerd 2.1.0 counts like the first. So one host may have both.
+# the second. The module of containerd 2.1.0 counts like the first.
 #
-# Consequence: beside a service with the usual weight a container gets 28% of a contended CPU, and
-# after an update of runc within 1.3 it gets 50%. Containers that were started before and after it,
-# or whose weights two programs set, compete in ratios that nobody asked for.
+# Consequence: beside a service with the usual weight a container of the usual shares gets 28% of a
+# contended CPU, and after an update of runc within 1.3 it gets 50%. Containers that were started
+# before and after the update compete in a ratio that nobody asked for.
 # shellcheck source=findings/lib.sh
 . "$(dirname "$0")/lib.sh"
 command -v go >/dev/null || { echo "needs Go"; exit 1; }
