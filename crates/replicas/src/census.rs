@@ -4,6 +4,7 @@ use crate::{
     file_id::FileId,
     mountinfo::{Mount, mounts},
     store::SOURCE,
+    whole,
 };
 use std::{collections::BTreeMap, fs};
 
@@ -39,7 +40,8 @@ impl Census {
 
 /// The copies mounted where these processes live, those on top first.
 pub(crate) fn copies_seen_by(processes: &[u32]) -> Vec<Mount> {
-    let mut read = processes.iter().filter_map(|it| fs::read(format!("/proc/{it}/mountinfo")).ok());
+    let mut read =
+        processes.iter().filter_map(|it| whole::read(format!("/proc/{it}/mountinfo")).ok());
     let mut found = mounts(&read.next().unwrap_or_default());
     found.retain(is_copy);
     found.reverse();

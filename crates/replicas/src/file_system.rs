@@ -7,6 +7,7 @@
 use crate::{
     file_id::FileId,
     mountinfo::{Mount, mounts},
+    whole,
 };
 use rustix::fs::fstatfs;
 use std::{
@@ -76,7 +77,7 @@ pub(crate) fn mount_of(file: &impl AsFd, processes: &[&str]) -> Option<Mount> {
     let number = file.as_fd().as_raw_fd();
     let about = fs::read_to_string(format!("/proc/thread-self/fdinfo/{number}")).ok()?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    let read = |process: &&str| fs::read(format!("/proc/{process}/mountinfo")).ok();
+    let read = |process: &&str| whole::read(format!("/proc/{process}/mountinfo")).ok();
     let found = |is_its: &dyn Fn(&Mount) -> bool| {
         let mut tables = processes.iter().filter_map(read);
         tables.find_map(|text| mounts(&text).into_iter().find(|mount| is_its(mount)))

@@ -40,6 +40,7 @@ pub mod store;
 mod sys;
 mod users;
 mod walk;
+mod whole;
 
 pub use client::{Client, private_mounts};
 pub use error::Error;

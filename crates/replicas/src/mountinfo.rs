@@ -1,10 +1,11 @@
 //! `/proc/PID/mountinfo` (proc_pid_mountinfo(5)), whose paths need not be UTF-8.
 
+use crate::whole;
 use rustix::fs::{Mode, OFlags, openat};
 use std::{
     ffi::OsString,
     fs::File,
-    io::{self, Read},
+    io,
     os::{fd::AsFd, unix::ffi::OsStringExt},
     path::{Path, PathBuf},
 };
@@ -38,9 +39,7 @@ pub struct Mount {
 /// A file of a folder, whole.
 pub(crate) fn read_at(folder: impl AsFd, name: &str) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let mut text = Vec::new();
-    File::from(openat(folder, name, flags, Mode::empty())?).read_to_end(&mut text)?;
-    Ok(text)
+    whole::whole(File::from(openat(folder, name, flags, Mode::empty())?))
 }
 
 /// The mounts of a `mountinfo`, in its order: a mount that lies on another comes later. A line that

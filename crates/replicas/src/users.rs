@@ -3,6 +3,7 @@
 use crate::{
     file_id::FileId,
     remap::{Segment, maps},
+    whole,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +21,7 @@ pub(crate) fn users(proc: &Path, devices: &BTreeSet<u64>) -> BTreeMap<FileId, u3
             .file_name()
             .to_str()
             .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-        let Some(maps) = is_process.then(|| fs::read(entry.path().join("maps")).ok()).flatten()
+        let Some(maps) = is_process.then(|| whole::read(entry.path().join("maps")).ok()).flatten()
         else {
             continue;
         };
@@ -33,7 +34,7 @@ pub(crate) fn users(proc: &Path, devices: &BTreeSet<u64>) -> BTreeMap<FileId, u3
 
 /// Whether a process maps one of the files, or has one open.
 pub(crate) fn uses_any(process: u32, files: &BTreeSet<FileId>) -> bool {
-    let maps = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+    let maps = whole::read(format!("/proc/{process}/maps")).unwrap_or_default();
     mapped(&maps).iter().any(|file| files.contains(file)) || has_open(process, files)
 }
 
@@ -45,7 +46,7 @@ fn has_open(process: u32, files: &BTreeSet<FileId>) -> bool {
 
 /// The files that a process maps by mounts of them alone that are attached nowhere.
 pub(crate) fn nameless(process: u32) -> BTreeSet<FileId> {
-    let mut segments = maps(&fs::read(format!("/proc/{process}/maps")).unwrap_or_default());
+    let mut segments = maps(&whole::read(format!("/proc/{process}/maps")).unwrap_or_default());
     segments.retain(|segment| segment.is_named("/"));
     files(segments)
 }

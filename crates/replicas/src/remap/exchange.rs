@@ -38,7 +38,9 @@ pub(crate) fn exchange(
     for exchange in exchanges {
         work.check_path(exchange)?;
     }
-    work.properties = process.properties()?;
+    work.locks_memory = facts.locks_memory;
+    let end = concerned.iter().map(|segment| segment.addresses.end).max().unwrap_or(0);
+    work.properties = process.properties(end)?;
     let instruction = find_syscall(process, &segments, |segment| concerned.contains(&segment))?;
 
     let mut stopped = Stopped::stop(process, instruction, facts.has_seccomp, operation.deadline())?;
@@ -59,6 +61,7 @@ struct Work<'a> {
     operation: Operation,
     files: Files,
     properties: BTreeMap<(u64, u64), Properties>,
+    locks_memory: bool,
 }
 
 /// The changes for one file.
@@ -89,7 +92,7 @@ impl<'a> Work<'a> {
             }
         }
         let (files, properties) = (Files::default(), BTreeMap::new());
-        Ok(Self { process, exchanges, operation, files, properties })
+        Ok(Self { process, exchanges, operation, files, properties, locks_memory: false })
     }
 
     fn has_descriptors(&self) -> Result<bool, RemapError> {
@@ -114,7 +117,7 @@ impl<'a> Work<'a> {
     }
 
     fn any_locked(&self) -> bool {
-        self.properties.values().any(|properties| properties.locked)
+        self.locks_memory || self.properties.values().any(|properties| properties.locked)
     }
 
     /// Plans the changes of the stopped process, and reports what changes and what stays.
@@ -153,7 +156,7 @@ impl<'a> Work<'a> {
         let key = (segment.addresses.start, segment.addresses.end);
         if !self.properties.contains_key(&key) {
             // Mapped since they were read.
-            self.properties = self.process.properties()?;
+            self.properties.extend(self.process.properties(segment.addresses.end)?);
         }
         Ok(self.properties.get(&key).copied().unwrap_or_default())
     }

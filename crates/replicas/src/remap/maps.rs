@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
+    io::{self, BufRead},
     ops::Range,
     os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
@@ -199,13 +200,29 @@ pub struct Advice {
     pub mergeable: bool,
 }
 
-/// Reads the properties of all segments from `/proc/PID/smaps`, by their addresses (the first, and
-/// the one behind the last).
-pub fn properties(smaps: &[u8]) -> BTreeMap<(u64, u64), Properties> {
+/// Reads the properties of the segments below `end` from `/proc/PID/smaps`, by their addresses (the
+/// first, and the one behind the last). Nothing is read beyond: the kernel looks at each page of a
+/// segment before it writes of it.
+///
+/// # Errors
+/// Those of reading.
+pub fn properties(
+    mut smaps: impl BufRead,
+    end: u64,
+) -> io::Result<BTreeMap<(u64, u64), Properties>> {
     let mut all = BTreeMap::new();
     let mut current = None;
-    for line in smaps.split(|&byte| byte == b'\n') {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if smaps.read_until(b'\n', &mut line)? == 0 {
+            return Ok(all);
+        }
+        let line = line.strip_suffix(b"\n").unwrap_or(&line);
         if let Some(segment) = segment(line) {
+            if segment.addresses.start >= end {
+                return Ok(all);
+            }
             let key = (segment.addresses.start, segment.addresses.end);
             all.insert(key, Properties::default());
             current = Some(key);
@@ -220,7 +237,6 @@ pub fn properties(smaps: &[u8]) -> BTreeMap<(u64, u64), Properties> {
             properties.unchangeable = Some("it has a protection key");
         }
     }
-    all
 }
 
 fn add(properties: &mut Properties, flag: &[u8]) {

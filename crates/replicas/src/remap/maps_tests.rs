@@ -63,7 +63,7 @@ fn smaps_gives_the_properties_of_each_segment() {
         3000-4000 rw-p 00000000 fe:01 7 /a\nProtectionKey:         3\nVmFlags: rd wr nr sl\n\
         5000-6000 r--p 00000000 fe:01 7 /a\nVmFlags: rd sl\n\
         7000-8000 r--p 00000000 fe:01 7 /a\n";
-    let all = properties(smaps);
+    let all = properties(&smaps[..], u64::MAX).unwrap();
     let first = all[&(0x1000, 0x2000)];
     assert!(first.locked && first.locked_on_fault && !first.no_reserve);
     let advice = Advice { huge_pages: true, no_dump: true, ..Advice::default() };
@@ -72,12 +72,14 @@ fn smaps_gives_the_properties_of_each_segment() {
     assert_eq!(all[&(0x5000, 0x6000)].unchangeable, Some("it is sealed (mseal)"));
     assert_eq!(all[&(0x7000, 0x8000)], Properties::default());
     assert_eq!(all.len(), 4);
+    let below: Vec<_> = properties(&smaps[..], 0x5000).unwrap().into_keys().collect();
+    assert_eq!(below, [(0x1000, 0x2000), (0x3000, 0x4000)]);
 }
 
 proptest::proptest! {
     #[test]
     fn any_bytes_can_be_read(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-        let _ = (maps(&bytes), properties(&bytes));
+        let _ = (maps(&bytes), properties(&bytes[..], u64::MAX));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::{
     file_system::{host_root, may_be_silent, mount_of},
     sys,
     walk::{Links, walk},
+    whole,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -22,7 +23,7 @@ use rustix::{
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Read},
+    io::{self, BufReader, Read},
     os::{fd::OwnedFd, unix::fs::FileExt},
     path::{Path, PathBuf},
 };
@@ -94,9 +95,13 @@ impl Process {
         self.read("maps").map(|text| maps(&text))
     }
 
-    /// The properties of all its segments.
-    pub(crate) fn properties(&self) -> Result<BTreeMap<(u64, u64), Properties>, RemapError> {
-        self.read("smaps").map(|text| properties(&text))
+    /// The properties of its segments below an address.
+    pub(crate) fn properties(
+        &self,
+        end: u64,
+    ) -> Result<BTreeMap<(u64, u64), Properties>, RemapError> {
+        let smaps = BufReader::new(self.open_file("smaps")?);
+        properties(smaps, end).map_err(|error| self.reading("smaps", error))
     }
 
     /// Its descriptors of a file, by number.
@@ -127,7 +132,7 @@ impl Process {
         // Absolute symbolic links on the way start at that root, too.
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let root = rustix::fs::open(self.path("root"), flags, Mode::empty())?;
-        let mountinfo = || fs::read(self.path("mountinfo"));
+        let mountinfo = || whole::read(self.path("mountinfo"));
         FileId::of(walk(root, path, Links::Followed, host_root(), mountinfo)?.file)
     }
 
@@ -158,6 +163,7 @@ impl Process {
             Facts { is_own: u32::try_from(self.pid) == Ok(std::process::id()), ..Facts::default() };
         let main = Status::read(&self.read("status")?);
         facts.has_memory = main.has_memory;
+        facts.locks_memory = main.locks_memory;
         facts.is_ended = matches!(main.state, b'Z' | b'X');
         // The rest of `/proc/PID` is empty then, or cannot be read.
         if !facts.has_memory || facts.is_ended || facts.is_own {
@@ -233,7 +239,7 @@ impl Process {
     }
 
     fn read(&self, name: &str) -> Result<Vec<u8>, RemapError> {
-        fs::read(self.path(name)).map_err(|error| self.reading(name, error))
+        whole::read(self.path(name)).map_err(|error| self.reading(name, error))
     }
 
     /// The path of one of its files below `/proc`.
@@ -307,6 +313,7 @@ struct Status {
     tracer: Option<i32>,
     has_seccomp: bool,
     has_memory: bool,
+    locks_memory: bool,
 }
 
 impl Status {
@@ -323,6 +330,7 @@ impl Status {
                 "TracerPid" => status.tracer = value.parse().ok().filter(|&pid| pid != 0),
                 "Seccomp" => status.has_seccomp = value != "0",
                 "VmSize" => status.has_memory = true,
+                "VmLck" => status.locks_memory = value != "0 kB",
                 _ => {}
             }
         }
@@ -337,16 +345,18 @@ mod tests {
     #[test]
     fn status_gives_state_tracer_and_seccomp() {
         let text = b"Name:\t\xff:x\nState:\tD (disk sleep)\nPPid:\t3\nTracerPid:\t0\n\
-            VmSize:\t 100 kB\nSeccomp:\t2\n";
+            VmSize:\t 100 kB\nVmLck:\t       4 kB\nSeccomp:\t2\n";
         let status = Status {
             state: b'D',
             parent: Some(3),
             tracer: None,
             has_seccomp: true,
             has_memory: true,
+            locks_memory: true,
         };
         assert_eq!(Status::read(text), status);
         assert_eq!(Status::read(b"TracerPid:\t44\n").tracer, Some(44));
+        assert!(!Status::read(b"VmLck:\t       0 kB\n").locks_memory);
         assert_eq!(Status::read(b"no line\n"), Status::default());
     }
 

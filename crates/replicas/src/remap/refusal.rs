@@ -49,6 +49,8 @@ pub struct Facts {
     pub is_ended: bool,
     /// True if it has an address space, which kernel threads lack.
     pub has_memory: bool,
+    /// True if it has locked some of its memory (`mlock`).
+    pub locks_memory: bool,
     /// The class in the header of its executable: 1 is 32-bit, 2 is 64-bit. `None` if unknown.
     pub elf_class: Option<u8>,
     /// The machine in that header; 62 is x86-64.
