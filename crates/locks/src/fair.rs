@@ -4,7 +4,7 @@ use crate::{
     platform::Platform,
     queue::{Queue, Waiter},
 };
-use core::marker::PhantomData;
+use core::{fmt, marker::PhantomData};
 #[cfg(not(loom))]
 use lock_api::{GuardNoSend, RawMutex};
 
@@ -54,10 +54,16 @@ pub type FairSpinLockGuard<'a, P, T> = lock_api::MutexGuard<'a, RawFairSpinLock<
 /// drop(guard);
 /// assert_eq!(*lock.lock(), "data");
 /// ```
-#[derive(Debug)]
 pub struct RawFairSpinLock<P, const MOST: u32 = HAND_OFFS> {
     queue: Queue,
     platform: PhantomData<fn() -> P>,
+}
+
+// A platform need not be `Debug`.
+impl<P, const MOST: u32> fmt::Debug for RawFairSpinLock<P, MOST> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("RawFairSpinLock").field("is_held", &self.queue.is_held()).finish()
+    }
 }
 
 // SAFETY: `Queue` gives the lock to one at a time.

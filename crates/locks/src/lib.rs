@@ -16,7 +16,12 @@
 //! # Limits
 //! - Waiters spin. With more threads than CPUs a waiter that was preempted holds up all behind it.
 //!   [`Linux`] gives the CPU away now and then, which helps a holder that was preempted.
-//! - A thread in an interrupt or signal handler must not wait for a lock that it interrupted.
+//! - An unlock may wait for a thread that is about to queue, which has two instructions to go. If
+//!   that thread cannot run, as the holder has a higher real-time priority on the same CPU, the
+//!   unlock does not end.
+//! - So if a handler of interrupts or signals takes any such lock, all such locks have to be taken
+//!   with interrupts or signals blocked: the handler may have interrupted a thread that is about to
+//!   queue.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 
 #[allow(unsafe_code, reason = "a lock of lock_api")]

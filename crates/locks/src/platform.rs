@@ -19,7 +19,8 @@
 /// ```
 pub trait Platform {
     /// The node of the CPU that the caller runs on. A thread that is moved meanwhile makes a lock
-    /// slower, and nothing else.
+    /// slower, and nothing else. It must not panic, since a lock would stay held, and must not take
+    /// a lock of this kind.
     fn node() -> u32;
 
     /// One turn of a wait. `turns` counts the turns before. It must not panic: the process would be
@@ -41,8 +42,9 @@ mod linux {
     /// Turns between two times that a waiter gives its CPU away, for a holder that was preempted.
     const TURNS: u32 = 256;
 
-    /// A program under Linux. Nodes are those that `/sys/devices/system/node` shows when the first
-    /// lock has to wait; without it, all CPUs are on node 0.
+    /// A program under Linux. Nodes are those that `/sys/devices/system/node` shows when a node is
+    /// first asked for; without it, all CPUs are on node 0. That reads files and allocates, so it
+    /// is not for a lock inside the global allocator or a signal handler.
     #[derive(Debug)]
     pub enum Linux {}
 

@@ -52,7 +52,8 @@ pub(crate) struct Queue {
     aside: AtomicPtr<Waiter>,
     /// The last waiter aside, if there is any.
     last_aside: AtomicPtr<Waiter>,
-    /// The hand-offs within one node since the last one in order of age.
+    /// The hand-offs to a waiter of the holder's node since the last one in order of age, whether
+    /// they passed others over or not.
     hand_offs: AtomicU32,
 }
 
@@ -127,9 +128,9 @@ impl Queue {
         self.first.store(next, Relaxed);
     }
 
-    /// Passes the lock on: to the oldest waiter on node `here`, which is the holder's, if fewer
-    /// than `most` hand-offs have passed others over; else to the oldest of all. Without a waiter
-    /// it is free.
+    /// Passes the lock on: to the oldest waiter on node `here`, which is the holder's, that is not
+    /// aside, if the last `most` hand-offs were not all of this kind; else to the oldest of all.
+    /// Without a waiter it is free.
     ///
     /// # Safety
     /// The caller holds the lock.

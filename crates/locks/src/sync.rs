@@ -1,4 +1,4 @@
-//! The atomics of `core`, or those of loom, which tries every order of their operations.
+//! The atomics of `core`, or those of loom, which tries many orders of their operations.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{

@@ -82,6 +82,21 @@ fn a_lock_of_this_machine_protects_its_data() {
     assert!(list.chunks(100).all(|chunk| chunk.iter().all(|it| *it == chunk[0])));
 }
 
+/// A platform is a name: it need not be `Send`, `Sync` or `Debug`.
+#[test]
+fn any_platform_makes_a_lock_that_threads_share() {
+    struct Pointer(#[allow(dead_code, reason = "makes it neither Send nor Sync")] *const ());
+    impl Platform for Pointer {
+        fn node() -> u32 {
+            0
+        }
+    }
+    fn shared<T: Send + Sync + std::fmt::Debug>(_: &T) {}
+    let lock = FairSpinLock::<Pointer, u32>::new(1);
+    shared(&lock);
+    assert!(format!("{lock:?}").contains('1'));
+}
+
 #[test]
 fn a_counter_loses_nothing_and_nodes_beyond_the_last_share_one() {
     let counter = NodeCounter::<3>::new();

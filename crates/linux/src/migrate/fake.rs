@@ -16,6 +16,8 @@ pub(super) struct Fake {
     pub(super) free: BTreeMap<u32, usize>,
     pub(super) calls: usize,
     pub(super) gone: bool,
+    /// Whether the process may not use the node that it is to go to.
+    pub(super) is_forbidden: bool,
     /// How often an address of each folio was named, by its place among them.
     pub(super) named: BTreeMap<usize, usize>,
 }
@@ -89,6 +91,9 @@ impl Kernel for Fake {
 
     fn move_to(&mut self, addresses: &[usize], node: NodeId) -> io::Result<Vec<PageStatus>> {
         self.calls += 1;
+        if self.is_forbidden {
+            return Err(io::Error::from_raw_os_error(libc::EACCES));
+        }
         let mut status = vec![Err(NOT_SAID); addresses.len()];
         let (mut run, mut start) = (Vec::new(), 0);
         for (at, &address) in addresses.iter().enumerate() {

@@ -4,7 +4,7 @@
 //! next one. How large a folio is only `CAP_SYS_ADMIN` may see (`/proc/kpageflags`). But it has a
 //! power of two of pages and lies in its file at a multiple of that (`filemap_add_folio` in
 //! `mm/filemap.c`). So one page is named in each block of 2 MiB of the file, then in each half of
-//! such a block that has pages left, and so on. No folio that is left reaches beyond such a part.
+//! such a block that has pages left, and so on. A folio that moves is thus named once.
 
 use super::batch::{Kernel, attempt};
 use nearside_topology::NodeId;
@@ -34,7 +34,7 @@ pub(super) fn to_node(
     let mut arrived = BTreeSet::new();
     let mut block_bytes = LARGEST_BYTES.max(page_bytes);
     while !rest.is_empty() && block_bytes >= page_bytes {
-        attempt(kernel, &first_of_each(&rest, block_bytes), node, page_bytes);
+        let said = attempt(kernel, &first_of_each(&rest, block_bytes), node, page_bytes);
         let addresses: Vec<_> = rest.iter().map(|page| page.address).collect();
         // An error means that the process has gone.
         let Ok(nodes) = kernel.nodes(&addresses) else { break };
@@ -46,6 +46,10 @@ pub(super) fn to_node(
             }
             !is_there
         });
+        // The process may not use the node at all.
+        if said.iter().all(|answer| *answer == Err(libc::EPERM)) {
+            break;
+        }
         block_bytes /= 2;
     }
     arrived
@@ -99,6 +103,15 @@ mod tests {
         let pages = pages_of(&kernel);
         kernel.gone = true;
         assert!(to_node(&mut kernel, &pages, NodeId(1), PAGE as u64).is_empty());
+    }
+
+    #[test]
+    fn a_node_that_the_process_may_not_use_is_tried_once() {
+        let mut kernel = folios(&[(1, Fate::Moves); 64]);
+        kernel.is_forbidden = true;
+        let pages = pages_of(&kernel);
+        assert!(to_node(&mut kernel, &pages, NodeId(1), PAGE as u64).is_empty());
+        assert_eq!(kernel.calls, 1);
     }
 
     proptest! {

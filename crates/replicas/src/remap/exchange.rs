@@ -156,7 +156,7 @@ impl<'a> Work<'a> {
         let key = (segment.addresses.start, segment.addresses.end);
         if !self.properties.contains_key(&key) {
             // Mapped since they were read.
-            self.properties.extend(self.process.properties(segment.addresses.end)?);
+            self.properties = self.process.properties(u64::MAX)?;
         }
         Ok(self.properties.get(&key).copied().unwrap_or_default())
     }

@@ -201,7 +201,7 @@ pub struct Advice {
 }
 
 /// Reads the properties of the segments below `end` from `/proc/PID/smaps`, by their addresses (the
-/// first, and the one behind the last). Nothing is read beyond: the kernel looks at each page of a
+/// first, and the one behind the last). Little is read beyond: the kernel looks at each page of a
 /// segment before it writes of it.
 ///
 /// # Errors
