@@ -288,7 +288,7 @@ impl<'m> Region<'m> {
         if is_whole {
             let mut free = Chunk::FULL;
             free.take(at, Order::BASE);
-            // Nobody had any of them.
+            // This call alone has these frames, so none of them is free already.
             let _ = self.give(chunk, &free);
         }
         is_whole

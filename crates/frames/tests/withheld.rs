@@ -161,7 +161,7 @@ fn run(shape: &Shape, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut caches: Vec<_> =
         (0..2).map(|at| Cache::new(&machine, Node(at % shape.nodes)).unwrap()).collect();
     let mut held: Vec<Extent> = Vec::new();
-    // What the keeper was told; a marked frame may be poisoned meanwhile.
+    // The keeper was told these states. A marked frame may be poisoned meanwhile.
     let mut states: BTreeMap<Frame, FrameState> = BTreeMap::new();
     let is_in = |extent: &Extent, frame: Frame| {
         frame.0.checked_sub(extent.first().0).is_some_and(|at| at < extent.frames())

@@ -42,6 +42,8 @@ const HELD: *mut Waiter = ptr::without_provenance_mut(1);
 /// from `first` to `tail`, or the one aside. Both are by age, and all that are aside are older than
 /// all others.
 #[derive(Debug)]
+// loom's atomics have no constant constructor.
+#[cfg_attr(loom, derive(Default))]
 pub(crate) struct Queue {
     /// Null if the lock is free, [`HELD`], or the last waiter of the main list.
     tail: AtomicPtr<Waiter>,
@@ -60,17 +62,6 @@ pub(crate) struct Queue {
 impl Queue {
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Self {
-            tail: AtomicPtr::new(ptr::null_mut()),
-            first: AtomicPtr::new(ptr::null_mut()),
-            aside: AtomicPtr::new(ptr::null_mut()),
-            last_aside: AtomicPtr::new(ptr::null_mut()),
-            hand_offs: AtomicU32::new(0),
-        }
-    }
-
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
         Self {
             tail: AtomicPtr::new(ptr::null_mut()),
             first: AtomicPtr::new(ptr::null_mut()),

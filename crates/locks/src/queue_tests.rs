@@ -60,7 +60,7 @@ mod many_orders {
         builder.preemption_bound = Some(preemptions);
         builder.max_branches = 100_000;
         builder.check(move || {
-            let counted = Arc::new(Counted { queue: Queue::new(), count: UnsafeCell::new(0) });
+            let counted = Arc::new(Counted { queue: Queue::default(), count: UnsafeCell::new(0) });
             assert!(counted.queue.take_free());
             let mut threads = Vec::new();
             for node in entered {
@@ -252,8 +252,8 @@ mod one_after_the_other {
         assert_eq!(turns, 10_000 / 66);
     }
 
-    /// What the bound prevents: with it out of reach, the lock is as unfair as one that any near
-    /// CPU takes first.
+    /// The bound prevents this: with it out of reach, the lock is as unfair as one that any near CPU
+    /// takes first.
     #[test]
     fn without_a_bound_a_remote_thread_starves() {
         assert_eq!(turns_of_the_remote_thread(|crowd| crowd.release(u32::MAX)), 0);
