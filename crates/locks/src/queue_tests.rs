@@ -252,8 +252,8 @@ mod one_after_the_other {
         assert_eq!(turns, 10_000 / 66);
     }
 
-    /// The bound prevents this: with it out of reach, the lock is as unfair as one that any near CPU
-    /// takes first.
+    /// The bound prevents this: with it out of reach, the lock is as unfair as one that any near
+    /// CPU takes first.
     #[test]
     fn without_a_bound_a_remote_thread_starves() {
         assert_eq!(turns_of_the_remote_thread(|crowd| crowd.release(u32::MAX)), 0);
