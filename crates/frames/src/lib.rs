@@ -3,7 +3,8 @@
 //! Start with [`Machine`]: the memory of one machine, by node and zone. Each CPU (or thread) has a
 //! [`Cache`], through which it allocates and frees [`Extent`]s of 2^[`Order`] frames. A cache takes
 //! memory of its node first, and then of other nodes by distance. A [`Guest`] has the memory of one
-//! owner, by guest frame.
+//! owner, by guest frame. With the feature `mapped`, frames can be memory of Linux
+//! (`MappedMachine`).
 //!
 //! ```
 //! use nearside_frames::{Cache, Machine, Memory, Metadata, Node, Order, Zone};
@@ -53,7 +54,7 @@
 //!   of that chunk are out of reach for some instructions. So an almost full node may seem full.
 //! - Only pages and chunks of the cache's own node come without an atomic operation.
 #![cfg_attr(not(feature = "std"), no_std)]
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "mapped"), forbid(unsafe_code))]
 
 mod account;
 mod cache;
@@ -66,6 +67,8 @@ mod heap;
 mod ids;
 mod keeper;
 mod machine;
+#[cfg(all(feature = "mapped", target_os = "linux"))]
+mod mapped;
 mod memory;
 mod policy;
 #[cfg(all(doctest, feature = "std"))]
@@ -83,6 +86,8 @@ pub use heap::{Heap, RegionHeap};
 pub use ids::{CHUNK_FRAMES, Extent, Frame, Node, Order, Zone};
 pub use keeper::Keeper;
 pub use machine::Machine;
+#[cfg(all(feature = "mapped", target_os = "linux"))]
+pub use mapped::{Backing, MappedError, MappedMachine, Place};
 #[cfg(feature = "std")]
 pub use memory::Metadata;
 pub use memory::{MAX_NODES, MAX_REGIONS, Memory, metadata_words};

@@ -79,7 +79,7 @@ impl Drop for Domain {
 
 /// `served/file` is the original, and the two other files must never be covered. The attacker swaps
 /// the folder for a link to another one and for a third, and the file in it for a link.
-fn attacked(rounds: u32) {
+pub(crate) fn attacked(rounds: u32) {
     if !common::is_root() {
         return;
     }

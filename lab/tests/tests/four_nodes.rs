@@ -6,6 +6,8 @@
 mod claims;
 #[path = "four_nodes/faults.rs"]
 mod faults;
+#[path = "four_nodes/frames.rs"]
+mod frames;
 #[path = "four_nodes/keeping.rs"]
 mod keeping;
 #[path = "four_nodes/killing.rs"]

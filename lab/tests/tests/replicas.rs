@@ -15,6 +15,9 @@ mod killing;
 mod locality;
 #[path = "replicas/packages.rs"]
 mod packages;
+// Where the lab's own root has its mounts, and on its kernel.
+#[path = "../../../crates/replicas/tests/racing.rs"]
+mod racing;
 #[path = "replicas/room.rs"]
 mod room;
 #[path = "replicas/running.rs"]

@@ -332,3 +332,8 @@ fn files_open_run_and_can_be_written_after_200_kills() {
 fn a_thousand_small_libraries_take_their_own_size_on_each_node() {
     small_libraries_take_their_own_size(1_000);
 }
+
+#[test]
+fn an_attacker_cannot_redirect_a_bind_in_100_000_rounds() {
+    crate::racing::attacked(100_000);
+}
