@@ -34,12 +34,12 @@ fn refused(original: &Original, error: &io::Error) -> Answer {
     }
 }
 
-/// Gives the leases back, so that a waiting writer goes on.
-pub(crate) fn release(original: &Original) {
-    for file in files(original) {
-        // It fails only if there is none, which is the aim.
-        let _ = sys::release_lease(file.as_fd());
-    }
+/// Gives the leases back, so that a waiting writer goes on. False if one was held no more: the
+/// kernel takes it from a holder that lets a writer wait for longer than `fs.lease-break-time`.
+pub(crate) fn release(original: &Original) -> bool {
+    // It fails only if there is none.
+    let released = files(original).map(|file| sys::release_lease(file.as_fd()).is_ok());
+    released.fold(true, |all, it| all & it)
 }
 
 /// Whether nobody waits for the end of a lease.

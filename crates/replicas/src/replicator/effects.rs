@@ -73,7 +73,13 @@ impl Replicator {
                 self.withdraw(id, None);
                 let file = self.files.get_mut(&id)?;
                 file.collapses += 1;
-                lease::release(&file.original);
+                if !lease::release(&file.original) {
+                    eprintln!(
+                        "nearside replicator: {}: a writer went on before its copies were gone, \
+                         because that took longer than fs.lease-break-time",
+                        escape::text(&file.original.place.path)
+                    );
+                }
                 // truncate(2), or a writer that is killed while it waits, closes nothing.
                 file.retry.collapsed(Instant::now());
                 Some(Event::Collapsed)

@@ -1,10 +1,10 @@
 //! Files, processes and privileges at the edges of what copies can be made of.
 
 use super::helper::{Python, Replicator, add, await_state, plugin, status};
-use nearside_lab::{await_that, nearside, run, stderr, words};
+use nearside_lab::{Signal, await_that, nearside, read, run, send, stderr, words, write};
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown},
     process::Command,
 };
 
@@ -54,6 +54,34 @@ fn a_file_that_is_written_right_after_it_was_added_has_copies_of_the_new_content
     }
     replicator.stop();
     fs::remove_file(&path).unwrap();
+}
+
+/// The kernel lets a writer wait for the time that its administrator has set, and no longer.
+#[test]
+fn a_replicator_that_lets_a_writer_wait_for_too_long_logs_it() {
+    const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
+    let path = plugin("impatient.so");
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("impatient", 2);
+    domain.exec("import mmap");
+    domain.exec(&format!("file = open('{path}', 'rb')"));
+    domain.exec("text = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)");
+    let before = read(BREAK_TIME);
+    write(BREAK_TIME, "1");
+    send(replicator.child.id(), Signal::STOP);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"new", 0).unwrap();
+    write(BREAK_TIME, &before);
+    assert_ne!(domain.eval("text[:3]"), "b'new'", "it maps the copy");
+    assert_eq!(replicator.said(), "");
+    send(replicator.child.id(), Signal::CONT);
+    await_that("the process is back", || domain.eval("text[:3]") == "b'new'");
+    await_that("the log", || !replicator.said().is_empty());
+    let said = replicator.said();
+    assert!(said.contains(&path) && said.contains("fs.lease-break-time"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    await_state(&path, "replicated");
+    replicator.stop();
 }
 
 #[test]

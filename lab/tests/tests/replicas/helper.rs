@@ -9,7 +9,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 const SOCKET: &str = "/run/nearside-replicas/socket";
@@ -21,6 +21,8 @@ static ONE: Mutex<()> = Mutex::new(());
 /// A replicator that answers. Dropping this kills it.
 pub(crate) struct Replicator {
     pub(crate) child: Child,
+    /// Its log.
+    said: Arc<Mutex<String>>,
     /// Held until it has ended.
     one: Option<MutexGuard<'static, ()>>,
 }
@@ -35,12 +37,14 @@ impl Replicator {
 
     /// The next one of a test that has killed one.
     pub(crate) fn again(flags: &str) -> Self {
-        Self { child: Self::spawn(flags), one: None }
+        Self::spawn_as(&mut nearside(), flags)
     }
 
     /// Starts the next one in place of this one, which was killed.
     pub(crate) fn succeed(&mut self) {
-        self.child = Self::spawn("");
+        let mut next = Self::again("");
+        std::mem::swap(&mut self.child, &mut next.child);
+        std::mem::swap(&mut self.said, &mut next.said);
     }
 
     /// One without this capability, as setpriv(1) names it.
@@ -49,25 +53,33 @@ impl Replicator {
         let mut command = Command::new("setpriv");
         let without = format!("-{capability}");
         command.args(["--bounding-set", &without]).arg(nearside().get_program());
-        Self { child: Self::spawn_as(&mut command, ""), one: Some(one) }
+        let mut replicator = Self::spawn_as(&mut command, "");
+        replicator.one = Some(one);
+        replicator
     }
 
-    fn spawn(flags: &str) -> Child {
-        Self::spawn_as(&mut nearside(), flags)
-    }
-
-    fn spawn_as(command: &mut Command, flags: &str) -> Child {
+    fn spawn_as(command: &mut Command, flags: &str) -> Self {
         let command = command.arg("replicator").args(words(flags)).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
         assert!(line.contains("answers"), "{line:?}");
-        // Later lines go to the log of the test.
+        // Later lines go to the log of the test, too.
+        let log = Arc::<Mutex<String>>::default();
+        let keep = Arc::clone(&log);
         std::thread::spawn(move || {
-            said.lines().map_while(Result::ok).for_each(|it| eprintln!("{it}"))
+            for line in said.lines().map_while(Result::ok) {
+                eprintln!("{line}");
+                keep.lock().unwrap_or_else(PoisonError::into_inner).push_str(&(line + "\n"));
+            }
         });
-        child
+        Self { child, said: log, one: None }
+    }
+
+    /// What it has logged since it answers.
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn kill(&mut self) {
