@@ -235,7 +235,6 @@ proptest! {
 #[test]
 fn threads_are_not_promised_the_same_frame() {
     const FRAMES: u64 = 1300;
-    const ROUNDS: u32 = if cfg!(miri) { 5 } else { 2000 };
     let memory = [0, 1].map(|node| normal(node, u64::from(node) * 2000 + 100, FRAMES));
     let metadata = Metadata::of(&memory).unwrap();
     let machine = Machine::new(&memory, &[10, 20, 20, 10], &metadata.slices()).unwrap();
@@ -259,7 +258,7 @@ fn threads_are_not_promised_the_same_frame() {
                     random ^= random << 17;
                     random % end
                 };
-                for _ in 0..ROUNDS {
+                for _ in 0..2000 {
                     let mut own = Vec::new();
                     for _ in 0..below(300) {
                         let order = Order::new([0, 0, 0, 2, 8][below(5) as usize]).unwrap();

@@ -18,9 +18,6 @@ use std::{
 
 const FRAMES: u64 = 6_000;
 
-/// Miri takes milliseconds for each.
-const STEPS: u32 = if cfg!(miri) { 200 } else { 60_000 };
-
 /// Numbers that look random and are the same in each run (xorshift).
 struct Random(u64);
 
@@ -55,7 +52,7 @@ fn no_frame_has_two_owners_and_none_is_lost() {
                 let mut random = Random(number + 1);
                 let mut cache = Cache::new(machine, Node(number as u8 % 2)).unwrap();
                 let mut own = Vec::new();
-                for _ in 0..STEPS {
+                for _ in 0..60_000 {
                     match random.below(8) {
                         0..4 => {
                             let order = [0, 0, 0, 1, 3, 7, 9, 10][random.below(8) as usize];

@@ -285,7 +285,6 @@ proptest! {
 #[test]
 fn threads_are_not_given_what_was_poisoned_before() {
     const FRAMES: u64 = 3000;
-    const STEPS: u32 = if cfg!(miri) { 200 } else { 40_000 };
     let memory = [0, 1]
         .map(|node| Memory::new(Node(node), Zone::Normal, u64::from(node) * 4096 + 100, FRAMES));
     let metadata = Metadata::of(&memory).unwrap();
@@ -308,7 +307,7 @@ fn threads_are_not_given_what_was_poisoned_before() {
                 let mut random = number + 1;
                 let mut cache = Cache::new(machine, Node(number as u8 % 2)).unwrap();
                 let mut own: Vec<Extent> = Vec::new();
-                for _ in 0..STEPS {
+                for _ in 0..40_000 {
                     if next(&mut random, 100) < 51 {
                         let order = [0, 0, 0, 1, 3, 9, 10][next(&mut random, 7) as usize];
                         let before = poisonings.load(SeqCst);

@@ -33,7 +33,10 @@ unsafe impl RawMutex for TestAndSet {
         let mut turns = 0;
         while !self.try_lock() {
             while self.0.load(Relaxed) {
-                Linux::relax(turns);
+                match Linux::stays(turns) {
+                    true => spin_loop(),
+                    false => Linux::give_way(),
+                }
                 turns += 1;
             }
         }

@@ -107,7 +107,13 @@ impl<P: Platform, const MOST: u32> RawFairSpinLock<P, MOST> {
         let mut has_lock = unsafe { self.queue.enter(&waiter) };
         let mut turns = 0_u32;
         while !has_lock {
-            P::relax(turns);
+            if P::stays(turns) {
+                core::hint::spin_loop();
+            } else {
+                waiter.set_away(true);
+                P::give_way();
+                waiter.set_away(false);
+            }
             turns = turns.wrapping_add(1);
             has_lock = waiter.is_granted();
         }

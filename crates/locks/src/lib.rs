@@ -14,8 +14,9 @@
 //! ```
 //!
 //! # Limits
-//! - Waiters spin. With more threads than CPUs a waiter that was preempted holds up all behind it.
-//!   [`Linux`] gives the CPU away now and then, which helps a holder that was preempted.
+//! - Waiters spin, and use CPU time. With more threads than CPUs a holder, or a waiter that has
+//!   just got the lock, may be preempted, and holds up all others. [`Linux`] gives the CPU away now
+//!   and then, which helps them; meanwhile the lock passes to waiters that are on a CPU.
 //! - An unlock may wait for a thread that is about to queue, which has two instructions to go. If
 //!   that thread cannot run, as the holder has a higher real-time priority on the same CPU, the
 //!   unlock does not end.

@@ -23,12 +23,16 @@ pub trait Platform {
     /// a lock of this kind.
     fn node() -> u32;
 
-    /// One turn of a wait. `turns` counts the turns before. It must not panic: the process would be
-    /// aborted.
-    fn relax(turns: u32) {
+    /// Whether a waiter stays on its CPU for another turn. `turns` counts the turns before. It must
+    /// not panic, here and below: the process would be aborted.
+    fn stays(turns: u32) -> bool {
         let _ = turns;
-        core::hint::spin_loop();
+        true
     }
+
+    /// Gives the CPU to others that wait for it, if there are any. Meanwhile the lock passes to
+    /// waiters that are on a CPU, within its bound.
+    fn give_way() {}
 }
 
 #[cfg(feature = "std")]
@@ -55,11 +59,12 @@ mod linux {
             nodes.get(rustix::thread::sched_getcpu()).copied().unwrap_or(0)
         }
 
-        fn relax(turns: u32) {
-            match turns % TURNS == TURNS - 1 {
-                true => std::thread::yield_now(),
-                false => core::hint::spin_loop(),
-            }
+        fn stays(turns: u32) -> bool {
+            turns % TURNS != TURNS - 1
+        }
+
+        fn give_way() {
+            std::thread::yield_now();
         }
     }
 

@@ -16,6 +16,8 @@ use core::ptr;
 pub(crate) struct Waiter {
     next: AtomicPtr<Waiter>,
     is_granted: AtomicBool,
+    /// It leaves its CPU to others. If it is granted the lock just then, it leaves as a holder.
+    is_away: AtomicBool,
     node: u32,
 }
 
@@ -23,12 +25,22 @@ impl Waiter {
     /// One that runs on this node.
     pub(crate) fn on(node: u32) -> Self {
         let next = AtomicPtr::new(ptr::null_mut());
-        Self { next, is_granted: AtomicBool::new(false), node }
+        let (is_granted, is_away) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { next, is_granted, is_away, node }
     }
 
     /// Whether it holds the lock now.
     pub(crate) fn is_granted(&self) -> bool {
         self.is_granted.load(Acquire)
+    }
+
+    /// Tells whether it is about to leave its CPU, or is back: others come first meanwhile.
+    pub(crate) fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Relaxed);
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.is_away.load(Relaxed)
     }
 }
 
@@ -119,9 +131,9 @@ impl Queue {
         self.first.store(next, Relaxed);
     }
 
-    /// Passes the lock on: to the oldest waiter on node `here`, which is the holder's, that is not
-    /// aside, if the last `most` hand-offs were not all of this kind; else to the oldest of all.
-    /// Without a waiter it is free.
+    /// Passes the lock on: to the oldest waiter on node `here`, which is the holder's, that is
+    /// ready and not aside; else to the oldest one that is ready. After `most` such hand-offs in a
+    /// row, or if none is ready, the oldest of all gets it. Without a waiter it is free.
     ///
     /// # Safety
     /// The caller holds the lock.
@@ -137,32 +149,48 @@ impl Queue {
             if self.tail.compare_exchange(HELD, tail, AcqRel, Relaxed).is_ok() {
                 if !aside.is_null() {
                     self.aside.store(ptr::null_mut(), Relaxed);
-                    self.hand_offs.store(0, Relaxed);
-                    grant(aside);
+                    self.pass_to_oldest(aside, most);
                 }
                 return;
             }
             first = linked(&self.first);
         }
         let hand_offs = self.hand_offs.load(Relaxed);
-        let local = (hand_offs < most).then(|| find(first, here())).flatten();
-        if let Some(Found { waiter, before }) = local {
-            self.hand_offs.store(hand_offs + 1, Relaxed);
-            if !before.is_null() {
-                self.put_aside(first, before);
+        if hand_offs < most {
+            let here = here();
+            if let Some(found) = find(first, |waiter| waiter.node == here && waiter.is_ready()) {
+                self.hand_offs.store(hand_offs + 1, Relaxed);
+                self.pass_to(first, &found);
+                return;
             }
-            grant(waiter);
-            return;
         }
-        self.hand_offs.store(0, Relaxed);
         if aside.is_null() {
-            grant(first);
+            self.pass_to_oldest(first, most);
             return;
         }
         // SAFETY: waiters aside stay until they are granted the lock.
         unsafe { &(*self.last_aside.load(Relaxed)).next }.store(first, Release);
         self.aside.store(ptr::null_mut(), Relaxed);
-        grant(aside);
+        self.pass_to_oldest(aside, most);
+    }
+
+    /// Passes the lock to the oldest waiter of the main list, the first of which is `first`. One
+    /// that is ready comes before others that are older, as long as `most` permits. None is aside.
+    fn pass_to_oldest(&self, first: *mut Waiter, most: u32) {
+        let hand_offs = self.hand_offs.load(Relaxed);
+        let ready = (hand_offs < most).then(|| find(first, Waiter::is_ready)).flatten();
+        let found = ready.unwrap_or(Found { waiter: first, before: ptr::null_mut() });
+        let is_oldest = found.before.is_null();
+        self.hand_offs.store(if is_oldest { 0 } else { hand_offs + 1 }, Relaxed);
+        self.pass_to(first, &found);
+    }
+
+    /// Passes the lock to a waiter of the main list. Those before it go aside.
+    fn pass_to(&self, first: *mut Waiter, found: &Found) {
+        if !found.before.is_null() {
+            self.put_aside(first, found.before);
+        }
+        grant(found.waiter);
     }
 
     /// Moves the waiters from `first` to `last` from the front of the main list behind those aside.
@@ -184,13 +212,13 @@ struct Found {
     before: *mut Waiter,
 }
 
-/// The first waiter on `node`, from `first` on.
-fn find(first: *mut Waiter, node: u32) -> Option<Found> {
+/// The first waiter that `fits`, from `first` on.
+fn find(first: *mut Waiter, fits: impl Fn(&Waiter) -> bool) -> Option<Found> {
     let (mut waiter, mut before) = (first, ptr::null_mut());
     while !waiter.is_null() {
         // SAFETY: waiters stay until they are granted the lock, which the caller holds.
         let each = unsafe { &*waiter };
-        if each.node == node {
+        if fits(each) {
             return Some(Found { waiter, before });
         }
         before = waiter;

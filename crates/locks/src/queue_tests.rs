@@ -15,13 +15,17 @@ mod many_orders {
     unsafe impl Sync for Counted {}
 
     /// A thread comes, has its turn, and leaves.
-    fn come(counted: &Counted, node: u32, most: u32) {
+    fn come(counted: &Counted, node: u32, most: u32, leaves: bool) {
         if counted.queue.take_free() {
             return have_turn(counted, node, most);
         }
         let waiter = Waiter::on(node);
         // SAFETY: it stays in this function until `take` has returned.
         let has_lock = unsafe { counted.queue.enter(&waiter) };
+        if leaves {
+            waiter.set_away(true);
+            waiter.set_away(false);
+        }
         go_on(counted, &waiter, has_lock, most);
     }
 
@@ -44,7 +48,7 @@ mod many_orders {
 
     /// The main thread, on node 0, holds the lock, and waiters on the nodes `entered` have entered.
     /// Their threads, and others that come at any time from nodes `coming`, have a turn each. The
-    /// main thread has `turns` more.
+    /// main thread has `turns` more. Those that come leave their CPU once, if `leave` is true.
     #[derive(Clone, Copy)]
     struct Scene {
         entered: &'static [u32],
@@ -52,10 +56,11 @@ mod many_orders {
         turns: usize,
         most: u32,
         preemptions: usize,
+        leave: bool,
     }
 
     fn all_have_their_turns(scene: Scene) {
-        let Scene { entered, coming, turns, most, preemptions } = scene;
+        let Scene { entered, coming, turns, most, preemptions, leave } = scene;
         let mut builder = Builder::new();
         builder.preemption_bound = Some(preemptions);
         builder.max_branches = 100_000;
@@ -72,10 +77,10 @@ mod many_orders {
             }
             for node in coming {
                 let counted = counted.clone();
-                threads.push(thread::spawn(move || come(&counted, *node, most)));
+                threads.push(thread::spawn(move || come(&counted, *node, most, leave)));
             }
             have_turn(&counted, 0, most);
-            (0..turns).for_each(|_| come(&counted, 0, most));
+            (0..turns).for_each(|_| come(&counted, 0, most, leave));
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             assert!(!counted.queue.is_held());
             // SAFETY: no other thread is left.
@@ -84,12 +89,20 @@ mod many_orders {
         });
     }
 
-    const SCENE: Scene = Scene { entered: &[], coming: &[], turns: 0, most: 1, preemptions: 3 };
+    const SCENE: Scene =
+        Scene { entered: &[], coming: &[], turns: 0, most: 1, preemptions: 3, leave: false };
 
     #[test]
     fn two_threads_exclude_each_other_and_both_end() {
         all_have_their_turns(Scene { coming: &[0], turns: 1, ..SCENE });
         all_have_their_turns(Scene { coming: &[1], turns: 1, ..SCENE });
+    }
+
+    #[test]
+    fn a_thread_that_leaves_its_cpu_has_its_turn() {
+        all_have_their_turns(Scene { coming: &[0], turns: 1, leave: true, ..SCENE });
+        let beside = Scene { entered: &[1], coming: &[0], preemptions: 1, ..SCENE };
+        all_have_their_turns(Scene { leave: true, ..beside });
     }
 
     #[test]
@@ -116,8 +129,8 @@ mod many_orders {
 #[cfg(not(loom))]
 mod one_after_the_other {
     use super::super::*;
-    use proptest::prelude::*;
-    use std::collections::VecDeque;
+    use proptest::{prelude::*, sample::Index};
+    use std::{collections::VecDeque, rc::Rc};
 
     /// Threads that wait or hold, each with its node, as the queue sees them and in order of their
     /// arrival.
@@ -131,7 +144,7 @@ mod one_after_the_other {
     struct Thread {
         name: usize,
         node: u32,
-        waiter: Box<Waiter>,
+        waiter: Rc<Waiter>,
         /// Others that got the lock while it waited, and the waiters ahead of it when it came.
         bypassed: usize,
         ahead: usize,
@@ -143,8 +156,8 @@ mod one_after_the_other {
         }
 
         fn enter(&mut self, name: usize, node: u32) {
-            let waiter = Box::new(Waiter::on(node));
-            // SAFETY: it stays in its box until it has taken the lock.
+            let waiter = Rc::new(Waiter::on(node));
+            // SAFETY: it stays in its place until it has taken the lock.
             let has_lock = unsafe { self.queue().enter(&waiter) };
             let ahead = self.waiting.len();
             let thread = Thread { name, node, waiter, bypassed: 0, ahead };
@@ -207,6 +220,28 @@ mod one_after_the_other {
             while crowd.release(most).is_some() {}
         }
 
+        /// .. whatever CPUs their waiters leave and come back to.
+        #[test]
+        fn all_get_the_lock_within_the_bound_while_some_are_away(
+            steps in prop::collection::vec((0_u32..4, 0_u8..8, any::<Index>()), 1..300),
+            most in 0_u32..6,
+        ) {
+            let mut crowd = Crowd::default();
+            for (name, (node, what, which)) in steps.into_iter().enumerate() {
+                match what {
+                    0..3 => crowd.enter(name, node),
+                    3..6 => {
+                        if !crowd.waiting.is_empty() {
+                            let waiter = &which.get(crowd.waiting.make_contiguous()).waiter;
+                            waiter.set_away(what < 5);
+                        }
+                    }
+                    _ => _ = crowd.release(most),
+                }
+            }
+            while crowd.release(most).is_some() {}
+        }
+
         #[test]
         fn without_hand_offs_the_order_is_that_of_arrival(
             nodes in prop::collection::vec(0_u32..4, 2..40),
@@ -229,6 +264,24 @@ mod one_after_the_other {
         let order: Vec<_> = std::iter::from_fn(|| crowd.release(2)).collect();
         // Two hand-offs on node 0. Then 1, and 4 on its node; then the oldest again.
         assert_eq!(order, [3, 5, 1, 4, 2, 6]);
+    }
+
+    #[test]
+    fn waiters_that_have_left_their_cpu_come_after_others_within_the_bound() {
+        let mut crowd = Crowd::default();
+        for (name, node) in [0, 0, 1, 0, 1, 1].into_iter().enumerate() {
+            crowd.enter(name, node);
+        }
+        [0, 1, 4].into_iter().for_each(|at| crowd.waiting[at].waiter.set_away(true));
+        // 3 is ready on the holder's node, and then 4 on any. The oldest is due afterwards.
+        assert_eq!(crowd.release(2), Some(3));
+        assert_eq!(crowd.release(2), Some(4));
+        assert_eq!(crowd.release(2), Some(1));
+        // 2 has come back, 5 has not.
+        crowd.waiting[0].waiter.set_away(false);
+        assert_eq!(crowd.release(2), Some(2));
+        assert_eq!(crowd.release(2), Some(5), "none is ready");
+        assert_eq!(crowd.release(2), None);
     }
 
     /// Two threads of node 0 that come back at once, and one of node 1 (a machine of 2001: the CPUs
