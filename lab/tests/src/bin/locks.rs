@@ -1,6 +1,7 @@
 //! Locks on a machine in modelled time: threads on all nodes want one lock all the time. Run it in
 //! a guest of `lab/run --model`.
 #![allow(unsafe_code, reason = "raw locks, and the mutex of pthreads")]
+#![allow(clippy::expect_used, reason = "a measurement may panic")]
 
 use clap::Parser;
 use lock_api::{GuardNoSend, Mutex, RawMutex};
