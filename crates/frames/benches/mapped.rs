@@ -1,7 +1,7 @@
 //! Memory of a node from a `MappedMachine`, beside `mmap` with `mbind`, and libnuma.
 //!
-//! One thread or two allocate an extent, write its first word, and free it, one at a time. The
-//! kernel supplies a page each time to all but "nearside", which keeps pages; "nearside, discarded"
+//! Memory is node 0's. One thread or two allocate an extent, write its first word, and free it, one
+//! at a time. The kernel supplies a page each time to all but "nearside", which keeps pages; "nearside, discarded"
 //! gives them back, too. Times are of one pair of both operations.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark may panic")]
@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+type Available = unsafe extern "C" fn() -> c_int;
 type Allocate = unsafe extern "C" fn(usize, c_int) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void, usize);
 
@@ -37,6 +38,13 @@ impl LibNuma {
         // SAFETY: its constructors read /sys, and have no conditions.
         let library = unsafe { libc::dlopen(c"libnuma.so.1".as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
+            return None;
+        }
+        let is_available = symbol(library, c"numa_available")?;
+        // SAFETY: this is its signature. It comes before all other calls (numa(3)).
+        let is_available =
+            unsafe { std::mem::transmute::<*mut c_void, Available>(is_available)() } >= 0;
+        if !is_available {
             return None;
         }
         let (allocate, free) =
@@ -104,7 +112,7 @@ fn mapped(criterion: &mut Criterion) {
     let machine = mapped.machine().unwrap();
     let libnuma = LibNuma::load();
     if libnuma.is_none() {
-        eprintln!("skipped: libnuma.so.1 is not installed");
+        eprintln!("skipped: no libnuma.so.1, or no nodes");
     }
     for order in [Order::BASE, Order::HUGE] {
         let bytes = (order.frames() * Backing::Pages.page_bytes()) as usize;

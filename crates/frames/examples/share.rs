@@ -4,7 +4,7 @@
 //! (`-object memory-backend-file`) and cloud-hypervisor (`--memory-zone file=`) take the same two
 //! as `/proc/PID/fd/N` and an offset.
 
-use nearside_frames::{Backing, Cache, MappedMachine, Node, Order};
+use nearside_frames::{Backing, Cache, MappedMachine, Order};
 use std::{
     error::Error,
     fs::File,
@@ -16,9 +16,10 @@ use std::{
 const WORD: u64 = 0x6e65_6172_7369_6465;
 
 fn parent() -> Result<(), Box<dyn Error>> {
-    let mapped = MappedMachine::new(&[(Node(0), 4 << 20)], Backing::Pages)?;
+    let (node, _) = *MappedMachine::nodes()?.first().ok_or("no node has memory")?;
+    let mapped = MappedMachine::new(&[(node, 4 << 20)], Backing::Pages)?;
     let machine = mapped.machine()?;
-    let mut cache = Cache::new(&machine, Node(0))?;
+    let mut cache = Cache::new(&machine, node)?;
     let first = cache.allocate(Order::BASE)?;
     let extent = cache.allocate(Order::BASE)?;
     for (name, extent) in [("another extent", first), ("the extent", extent)] {

@@ -51,9 +51,11 @@ fn nodes_of(memory: &GuestMemoryMmap) -> Result<BTreeSet<String>, Box<dyn Error>
 
 fn main() -> Result<(), Box<dyn Error>> {
     let nodes: Vec<_> = MappedMachine::nodes()?.into_iter().map(|(node, _)| node).collect();
-    let (near, far) = (nodes[0], nodes[nodes.len() - 1]);
+    let (near, far) = nodes.first().copied().zip(nodes.last().copied()).ok_or("no memory")?;
 
-    let sizes: Vec<_> = nodes.iter().map(|node| (*node, 16 << 20)).collect();
+    // Room for both guests on each node.
+    let bytes = 2 * GUEST_FRAMES as u64 * Backing::Pages.page_bytes();
+    let sizes: Vec<_> = nodes.iter().map(|node| (*node, bytes)).collect();
     let mapped = MappedMachine::new(&sizes, Backing::Pages)?;
     let machine = mapped.machine()?;
     let mut cache = Cache::new(&machine, near)?;
@@ -64,6 +66,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (guest, node) in [(&mut first, near), (&mut second, far)] {
         let request = Request { policy: Policy::Exact(node), ..Request::default() };
         guest.increase(&mut Source::Cache(&mut cache, request), Order::HUGE, HUGE_PAGES)?;
+        // Another guest may have left something there.
+        for page in 0..HUGE_PAGES {
+            let (_, extent) = guest.extent_of(page * 512).ok_or("no extent")?;
+            mapped.discard(extent)?;
+        }
     }
 
     for (name, guest) in [("first", &first), ("second", &second)] {

@@ -67,7 +67,7 @@ mod heap;
 mod ids;
 mod keeper;
 mod machine;
-#[cfg(all(feature = "mapped", target_os = "linux"))]
+#[cfg(all(feature = "mapped", target_os = "linux", target_pointer_width = "64"))]
 mod mapped;
 mod memory;
 mod policy;
@@ -86,7 +86,7 @@ pub use heap::{Heap, RegionHeap};
 pub use ids::{CHUNK_FRAMES, Extent, Frame, Node, Order, Zone};
 pub use keeper::Keeper;
 pub use machine::Machine;
-#[cfg(all(feature = "mapped", target_os = "linux"))]
+#[cfg(all(feature = "mapped", target_os = "linux", target_pointer_width = "64"))]
 pub use mapped::{Backing, MappedError, MappedMachine, Place};
 #[cfg(feature = "std")]
 pub use memory::Metadata;

@@ -14,12 +14,12 @@ use crate::{
     guest::Transfer,
     ids::{Extent, Frame, Node, Zone},
     machine::Machine,
-    memory::{Memory, metadata_words},
+    memory::{MAX_REGIONS, Memory, metadata_words},
 };
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use nodes::SystemNodes;
 use rustix::{
-    fs::{FallocateFlags, SealFlags},
+    fs::{FallocateFlags, MemfdFlags, SealFlags},
     io::Errno,
 };
 use std::{
@@ -28,15 +28,15 @@ use std::{
 };
 use sys::{Mapping, Rule};
 
-/// Each node's frames begin at a multiple of this, so the offset of an extent is a multiple of its
-/// size, and of the size of every huge page.
+/// Each node's frames begin at a multiple of this, which is one of every size of extents. So the
+/// offset of an extent in its file is a multiple of its size.
 const ALIGNMENT_FRAMES: u64 = 1 << 18;
 
 /// The place of an extent: a file to hand to others, and the same memory in this process.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     /// The file of the extent's node, whose size nobody can change. It has the node's other
-    /// extents, too, and its holder can write to them all.
+    /// extents, too. Its holder can write to them all, and give their pages back to the kernel.
     pub file: BorrowedFd<'a>,
     /// Where the extent begins in the file.
     pub offset_bytes: u64,
@@ -57,9 +57,9 @@ impl Place<'_> {
 /// other (`MPOL_BIND` of mbind(2)). Frames have the size of the system's pages. The metadata of a
 /// node lie on the node, too, if it has room.
 ///
-/// An extent keeps its contents when it is freed: [`discard`](Self::discard) it before another
-/// owner gets it. The node should have room for all of its frames. If it has not, the kernel ends
-/// processes that touch the rest.
+/// An extent has the contents that its last owner left: [`discard`](Self::discard) it when it comes
+/// to another. The node should have room for all of its frames. If it has not, the kernel may end
+/// any process that is allowed there, to make room for one that touches the rest.
 ///
 /// ```no_run
 /// use nearside_frames::{Backing, Cache, MappedMachine, MappedError, Node, Order};
@@ -94,7 +94,8 @@ struct Part {
 }
 
 impl MappedMachine {
-    /// The nodes of this system that have memory, and how many bytes.
+    /// The nodes of this system that have memory, and how many bytes. A cpuset may forbid some of
+    /// them to this process.
     ///
     /// # Errors
     /// If the kernel tells of no nodes.
@@ -106,8 +107,13 @@ impl MappedMachine {
     ///
     /// # Errors
     /// If a size is zero or no multiple of the page's, a node is absent or smaller, its pool has
-    /// too few huge pages, or the kernel refuses.
+    /// too few huge pages, there are more than [`MAX_REGIONS`] of them, or the kernel refuses: for
+    /// one, a node that a cpuset forbids (`EINVAL`).
     pub fn new(sizes: &[(Node, u64)], backing: Backing) -> Result<Self, MappedError> {
+        if sizes.len() > MAX_REGIONS {
+            let (ranges, max_ranges) = (sizes.len(), MAX_REGIONS);
+            return Err(Error::TooManyRanges { ranges, max_ranges }.into());
+        }
         let nodes = SystemNodes::read()?;
         nodes.check(sizes, backing)?;
         let mut first = 0_u64;
@@ -145,7 +151,8 @@ impl MappedMachine {
     /// Has the kernel supply all pages of an extent now.
     ///
     /// # Errors
-    /// If the extent is not of this machine, or memory is short.
+    /// If the extent is not of this machine, or the kernel refuses. On a full node it may end a
+    /// process first.
     pub fn populate(&self, extent: Extent) -> Result<(), MappedError> {
         let place = self.place(extent).ok_or(Error::Foreign(extent))?;
         // Huge pages are there from the beginning.
@@ -174,7 +181,7 @@ impl MappedMachine {
 
     /// Copies contents, as [`Guest::move_to`](crate::Guest::move_to) and
     /// [`Guest::exchange`](crate::Guest::exchange) ask for. False if frames are not of this
-    /// machine.
+    /// machine. The kernel supplies pages for all of both.
     pub fn copy(&self, transfer: Transfer) -> bool {
         let at = |first| self.parts.iter().find_map(|part| part.place(first, transfer.frames));
         let (Some(from), Some(to)) = (at(transfer.from), at(transfer.to)) else { return false };
@@ -189,7 +196,12 @@ impl Part {
     fn new(memory: Memory, bytes: u64, backing: Backing) -> Result<Self, MappedError> {
         let node = memory.node;
         let file = (|| {
-            let file = rustix::fs::memfd_create("nearside-frames", backing.flags())?;
+            let create = |flags| rustix::fs::memfd_create("nearside-frames", flags);
+            let file = match create(backing.flags() | MemfdFlags::NOEXEC_SEAL) {
+                // Linux before 6.3 does not know that flag, and later ones may require it.
+                Err(Errno::INVAL) => create(backing.flags()),
+                file => file,
+            }?;
             rustix::fs::ftruncate(&file, bytes)?;
             let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
             rustix::fs::fcntl_add_seals(&file, seals)?;

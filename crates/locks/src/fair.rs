@@ -8,16 +8,16 @@ use core::{fmt, marker::PhantomData};
 #[cfg(not(loom))]
 use lock_api::{GuardNoSend, RawMutex};
 
-/// Hand-offs within a node, while others wait, that [`FairSpinLock`] permits in a row.
+/// Hand-offs in a row that [`FairSpinLock`] permits while an older waiter may wait.
 pub const HAND_OFFS: u32 = 64;
 
 /// A spin lock that prefers waiters on the holder's node, and keeps no other waiting for long.
 ///
 /// A lock that changes nodes takes its line, and those of the data that it protects, to the other
-/// node. So the holder passes it to the oldest waiter on its own node, and after [`HAND_OFFS`] of
-/// such hand-offs in a row to the oldest waiter of all. With `n` waiters ahead of it, a thread gets
-/// the lock after at most `(n + 1) * (HAND_OFFS + 1)` others. Each waiter spins on a word of its
-/// own.
+/// node. So the holder passes it to the oldest waiter on its own node. Waiters that give their CPU
+/// away ([`Platform::give_way`]) come later, if others wait. After [`HAND_OFFS`] of such hand-offs
+/// in a row the oldest waiter of all is next. With `n` waiters ahead of it, a thread gets the lock
+/// after at most `(n + 1) * (HAND_OFFS + 1)` others. Each waiter spins on a word of its own.
 ///
 /// It has the guards of [`lock_api::Mutex`].
 ///
@@ -38,7 +38,7 @@ pub type FairSpinLock<P, T> = lock_api::Mutex<RawFairSpinLock<P>, T>;
 /// The guard of a [`FairSpinLock`].
 pub type FairSpinLockGuard<'a, P, T> = lock_api::MutexGuard<'a, RawFairSpinLock<P>, T>;
 
-/// A spin lock as [`FairSpinLock`], without data. `MOST` is the number of hand-offs within a node
+/// A spin lock as [`FairSpinLock`], without data. `MOST` is the number of such hand-offs
 /// in a row; with 0 the order is that of arrival.
 ///
 /// ```
@@ -111,7 +111,9 @@ impl<P: Platform, const MOST: u32> RawFairSpinLock<P, MOST> {
                 core::hint::spin_loop();
             } else {
                 waiter.set_away(true);
-                P::give_way();
+                if !waiter.is_granted() {
+                    P::give_way();
+                }
                 waiter.set_away(false);
             }
             turns = turns.wrapping_add(1);

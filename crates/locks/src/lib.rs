@@ -15,8 +15,9 @@
 //!
 //! # Limits
 //! - Waiters spin, and use CPU time. With more threads than CPUs a holder, or a waiter that has
-//!   just got the lock, may be preempted, and holds up all others. [`Linux`] gives the CPU away now
-//!   and then, which helps them; meanwhile the lock passes to waiters that are on a CPU.
+//!   just got the lock, may be preempted, and holds up all others. Under [`Linux`] waiters give
+//!   their CPU away now and then, so that such a thread can run. Meanwhile the lock passes to
+//!   waiters that have not given theirs away, if there are any.
 //! - An unlock may wait for a thread that is about to queue, which has two instructions to go. If
 //!   that thread cannot run, as the holder has a higher real-time priority on the same CPU, the
 //!   unlock does not end.

@@ -31,8 +31,10 @@ pub trait Platform {
     }
 
     /// Gives the CPU to others that wait for it, if there are any. Meanwhile the lock passes to
-    /// waiters that are on a CPU, within its bound.
-    fn give_way() {}
+    /// waiters that have not given theirs away, if there are any, within its bound.
+    fn give_way() {
+        core::hint::spin_loop();
+    }
 }
 
 #[cfg(feature = "std")]

@@ -66,8 +66,8 @@ pub(crate) struct Queue {
     aside: AtomicPtr<Waiter>,
     /// The last waiter aside, if there is any.
     last_aside: AtomicPtr<Waiter>,
-    /// The hand-offs to a waiter of the holder's node since the last one in order of age, whether
-    /// they passed others over or not.
+    /// The hand-offs since the last one to the oldest waiter of all: to a waiter of the holder's
+    /// node, whether they passed others over or not, or to one that is ready.
     hand_offs: AtomicU32,
 }
 
@@ -206,7 +206,7 @@ impl Queue {
     }
 }
 
-/// A waiter of a node, and the one before it (null if it is the first).
+/// A waiter that fits, and the one before it (null if it is the first).
 struct Found {
     waiter: *mut Waiter,
     before: *mut Waiter,

@@ -20,7 +20,7 @@ pub enum MappedError {
     #[error("{0} has no memory in this system")]
     NoNode(Node),
     /// A size is zero, or no multiple of the size of pages.
-    #[error("{bytes} bytes of {node} are not a number of pages of {page_bytes} bytes")]
+    #[error("{bytes} bytes of {node}: expected one or more pages of {page_bytes} bytes")]
     Size {
         /// The node.
         node: Node,

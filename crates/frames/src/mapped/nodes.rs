@@ -24,7 +24,7 @@ const FAR: u8 = 254;
 #[derive(Debug)]
 pub(super) struct SystemNodes {
     folder: PathBuf,
-    nodes: BTreeSet<u8>,
+    nodes: BTreeSet<u32>,
 }
 
 impl SystemNodes {
@@ -34,17 +34,17 @@ impl SystemNodes {
 
     fn below(folder: &Path) -> Result<Self, MappedError> {
         let entries = fs::read_dir(folder).map_err(|error| system(folder, &error.to_string()))?;
-        let number = |entry: fs::DirEntry| -> Option<u8> {
+        let number = |entry: fs::DirEntry| -> Option<u32> {
             entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()
         };
-        let nodes = entries.filter_map(Result::ok).filter_map(number);
-        let nodes = nodes.filter(|node| usize::from(*node) < MAX_NODES).collect();
+        let nodes = entries.filter_map(Result::ok).filter_map(number).collect();
         Ok(Self { folder: folder.to_owned(), nodes })
     }
 
     /// The nodes with memory, and how many bytes each has.
     pub(super) fn sizes(&self) -> Result<Vec<(Node, u64)>, MappedError> {
-        let all = self.nodes.iter().map(|node| (Node(*node), self.bytes(Node(*node))));
+        let nodes = self.nodes.iter().filter_map(|node| usable(*node));
+        let all = nodes.map(|node| (node, self.bytes(node)));
         let all = all.filter(|(node, bytes)| *bytes != Err(MappedError::NoNode(*node)));
         all.map(|(node, bytes)| Ok((node, bytes?))).collect()
     }
@@ -78,7 +78,7 @@ impl SystemNodes {
 
     /// All memory of a node.
     fn bytes(&self, node: Node) -> Result<u64, MappedError> {
-        if !self.nodes.contains(&node.0) {
+        if usable(node.0.into()).is_none() || !self.nodes.contains(&node.0.into()) {
             return Err(MappedError::NoNode(node));
         }
         let path = self.of(node, "meminfo");
@@ -95,10 +95,14 @@ impl SystemNodes {
 
     fn check_pool(&self, node: Node, pages: u64, backing: Backing) -> Result<(), MappedError> {
         let pool = self.of(node, &format!("hugepages/hugepages-{}kB", backing.page_bytes() >> 10));
-        // A size that the processor lacks has no pool.
-        let free_pages = match fs::read_to_string(pool.join("free_hugepages")) {
-            Ok(text) => text.trim().parse().unwrap_or(0),
-            Err(_) => 0,
+        let free = pool.join("free_hugepages");
+        let free_pages = match fs::read_to_string(&free) {
+            Ok(text) => {
+                text.trim().parse().map_err(|_| system(&free, "it is no number of pages"))?
+            }
+            Err(error) => {
+                return Err(system(&pool, &format!("{error}: no huge pages of this size")));
+            }
         };
         if pages <= free_pages {
             return Ok(());
@@ -107,28 +111,36 @@ impl SystemNodes {
         Err(MappedError::HugePages { node, backing, needed_pages: pages, free_pages, path })
     }
 
-    /// The distances between all nodes up to this one. Those of absent nodes are large.
+    /// The distances between all nodes up to this one. Those of absent nodes are large. A row of
+    /// the kernel's has all nodes of the system.
     pub(super) fn distances(&self, last: Node) -> Result<Vec<u8>, MappedError> {
         let count = usize::from(last.0) + 1;
         let mut distances = vec![FAR; count * count];
         for from in 0..count {
             distances[from * count + from] = 10;
         }
-        for &from in self.nodes.range(..=last.0) {
-            let path = self.of(Node(from), "distance");
+        let nodes = self.nodes.iter().filter_map(|node| usable(*node));
+        for from in nodes.filter(|node| *node <= last) {
+            let path = self.of(from, "distance");
             let text = read(&path)?;
             let row: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
             let row = row.map_err(|_| system(&path, "it is no list of numbers"))?;
             if row.len() != self.nodes.len() {
                 return Err(system(&path, "its numbers are not as many as the nodes"));
             }
-            for (&to, distance) in self.nodes.range(..=last.0).zip(row) {
-                let place = usize::from(from) * count + usize::from(to);
+            for (to, distance) in self.nodes.iter().zip(row) {
+                let Some(to) = usable(*to).filter(|to| *to <= last) else { continue };
+                let place = usize::from(from.0) * count + usize::from(to.0);
                 distances[place] = u8::try_from(distance).unwrap_or(FAR).min(FAR);
             }
         }
         Ok(distances)
     }
+}
+
+/// The node of this number, if a machine can have it.
+fn usable(number: u32) -> Option<Node> {
+    u8::try_from(number).ok().filter(|node| usize::from(*node) < MAX_NODES).map(Node)
 }
 
 fn read(path: &Path) -> Result<String, MappedError> {
@@ -166,10 +178,11 @@ mod tests {
     #[test]
     fn nodes_without_numbers_in_a_row_have_their_distances() {
         let (_folder, nodes) = nodes(&[
-            ("node1/distance", "10 20 40\n"),
-            ("node3/distance", "20 10 300\n"),
-            ("node64/distance", "1"),
-            ("node9/distance", "40 300 10\n"),
+            ("node1/distance", "10 20 40 80\n"),
+            ("node3/distance", "20 10 300 80\n"),
+            ("node252/distance", "80 80 80 10\n"),
+            ("node252/meminfo", "Node 252 MemTotal: 4096 kB\n"),
+            ("node9/distance", "40 300 10 80\n"),
             ("node1/meminfo", MEMINFO),
             ("node3/meminfo", "Node 3 MemTotal: 0 kB\n"),
             ("node9/meminfo", "Node 9 MemTotal: 4 kB\n"),
@@ -224,10 +237,17 @@ mod tests {
         assert!(matches!(refused, Err(MappedError::MoreThanNode { bytes: u64::MAX, .. })));
         // It has no pool of huge pages.
         let refused = check(&[2 << 20], Backing::Huge2M).unwrap_err().to_string();
-        assert!(refused.contains("1 huge pages of 2097152 bytes"), "{refused}");
+        assert!(refused.ends_with("no huge pages of this size"), "{refused}");
         let pool = "node1/hugepages/hugepages-2048kB";
         fs::create_dir_all(nodes.folder.join(pool)).unwrap();
-        fs::write(nodes.folder.join(pool).join("free_hugepages"), "1\n").unwrap();
+        let free = nodes.folder.join(pool).join("free_hugepages");
+        fs::write(&free, "0\n").unwrap();
+        let refused = check(&[2 << 20], Backing::Huge2M).unwrap_err().to_string();
+        assert!(refused.contains("1 huge pages of 2097152 bytes"), "{refused}");
+        fs::write(&free, "many\n").unwrap();
+        let refused = check(&[2 << 20], Backing::Huge2M).unwrap_err();
+        assert!(matches!(refused, MappedError::System { .. }), "{refused}");
+        fs::write(&free, "1\n").unwrap();
         assert_eq!(check(&[2 << 20], Backing::Huge2M), Ok(()));
     }
 }

@@ -62,8 +62,8 @@ impl Mapping {
         Ok(Self { words, count })
     }
 
-    /// Has the kernel take its pages from a node. For a file of usual
-    /// pages, that holds in all processes; for huge pages, in this mapping.
+    /// Has the kernel take its pages from a node. For a file of usual pages that holds in all
+    /// processes, for one of huge pages in this mapping.
     pub(super) fn take_from(&self, node: Node, rule: Rule) -> Result<(), Errno> {
         let mode: c_int = match rule {
             Rule::Only => libc::MPOL_BIND,

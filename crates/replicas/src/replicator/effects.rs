@@ -75,8 +75,9 @@ impl Replicator {
                 file.collapses += 1;
                 if !lease::release(&file.original) {
                     eprintln!(
-                        "nearside replicator: {}: a writer went on before its copies were gone, \
-                         because that took longer than fs.lease-break-time",
+                        "nearside replicator: {}: the kernel took its lease back after \
+                         fs.lease-break-time, so a writer may have gone on before its copies were \
+                         gone",
                         escape::text(&file.original.place.path)
                     );
                 }

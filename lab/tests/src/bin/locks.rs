@@ -12,7 +12,7 @@ use std::{
     cell::UnsafeCell,
     hint::{black_box, spin_loop},
     sync::{
-        Barrier,
+        Barrier, OnceLock,
         atomic::{
             AtomicBool,
             Ordering::{Acquire, Relaxed, Release},
@@ -28,7 +28,7 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_value = "8,16,32")]
     threads: Vec<usize>,
     /// Modelled milliseconds of each run
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 100)]
     ms: u64,
     /// Lines that are written under the lock
     #[arg(long, default_value_t = 8)]
@@ -140,11 +140,12 @@ fn run<R: RawMutex + Send + Sync>(name: &str, threads: usize, args: &Args) {
     let guarded = Guarded { lines, last: (usize::MAX, 0), handed_on: 0, stayed: 0 };
     let lock = Mutex::<R, Guarded>::new(guarded);
     let start = Barrier::new(threads);
+    let end = OnceLock::new();
     let turns_of = |thread: usize| {
         on(thread % cpus);
         let node = Linux::node();
         start.wait();
-        let end_ns = clock::now_ns() + args.ms * 1_000_000;
+        let end_ns = *end.get_or_init(|| clock::now_ns() + args.ms * 1_000_000);
         let mut turns = Turns { count: 0, longest_wait_ns: 0 };
         loop {
             let asked_ns = clock::now_ns();

@@ -70,8 +70,9 @@ fn a_replicator_that_lets_a_writer_wait_for_too_long_logs_it() {
     let before = read(BREAK_TIME);
     write(BREAK_TIME, "1");
     send(replicator.child.id(), Signal::STOP);
-    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"new", 0).unwrap();
+    let opened = fs::OpenOptions::new().write(true).open(&path);
     write(BREAK_TIME, &before);
+    opened.unwrap().write_all_at(b"new", 0).unwrap();
     assert_ne!(domain.eval("text[:3]"), "b'new'", "it maps the copy");
     assert_eq!(replicator.said(), "");
     send(replicator.child.id(), Signal::CONT);
