@@ -1,8 +1,8 @@
 //! Memory of a node from a `MappedMachine`, beside `mmap` with `mbind`, and libnuma.
 //!
 //! Memory is node 0's. One thread or two allocate an extent, write its first word, and free it, one
-//! at a time. The kernel supplies a page each time to all but "nearside", which keeps pages; "nearside, discarded"
-//! gives them back, too. Times are of one pair of both operations.
+//! at a time. The kernel supplies a page each time to all but "nearside", which keeps pages;
+//! "nearside, discarded" gives them back, too. Times are of one pair of both operations.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(unsafe_code, reason = "mmap, mbind and libnuma have no safe interface")]
