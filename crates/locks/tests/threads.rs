@@ -29,8 +29,6 @@ impl Platform for Told {
 
 /// Threads on `nodes` nodes, each with its number of turns.
 fn all_turns_count<const MOST: u32>(threads: u32, nodes: u32, turns: u64) {
-    // Miri takes milliseconds for each.
-    let turns = if cfg!(miri) { 20 } else { turns };
     let lock = Mutex::<RawFairSpinLock<Told, MOST>, _>::new((0_u64, Vec::new()));
     let start = Barrier::new(threads as usize);
     thread::scope(|scope| {
