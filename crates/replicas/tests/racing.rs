@@ -101,6 +101,8 @@ pub(crate) fn attacked(rounds: u32) {
     let ended = AtomicBool::new(false);
     // Held by the attacker for each round, and by the test while it looks.
     let names = Mutex::new(());
+    // The attacker, which comes back to the mutex at once, leaves it to the test.
+    let is_looking = AtomicBool::new(false);
     let (mut bound, mut elsewhere) = (0, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -109,6 +111,10 @@ pub(crate) fn attacked(rounds: u32) {
                 let _ = renameat_with(CWD, at(one), CWD, at(other), flags);
             };
             while !ended.load(Ordering::Relaxed) {
+                if is_looking.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                    continue;
+                }
                 let _names = names.lock().unwrap_or_else(PoisonError::into_inner);
                 exchange("served", "link");
                 exchange("served/file", "served/link");
@@ -118,7 +124,9 @@ pub(crate) fn attacked(rounds: u32) {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let visitor = Visitor::new(Namespace::own().unwrap()).unwrap();
             let look = |shows_copy: bool, round: u32| {
+                is_looking.store(true, Ordering::Relaxed);
                 let _names = names.lock().unwrap();
+                is_looking.store(false, Ordering::Relaxed);
                 let seen = domain.sees(&["served", "link", "protected", "decoy"].map(at));
                 assert!(others.iter().all(|other| seen.contains(other)), "round {round}");
                 assert_eq!(seen.contains(&copy), shows_copy, "round {round}");
