@@ -2,54 +2,18 @@
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark may panic")]
 
+mod test_and_set;
+
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use lock_api::{GuardNoSend, Mutex, RawMutex};
-use nearside_locks::{Linux, Platform, RawFairSpinLock};
+use lock_api::{Mutex, RawMutex};
+use nearside_locks::{Linux, RawFairSpinLock};
 use std::{
     hint::{black_box, spin_loop},
-    sync::{
-        Barrier,
-        atomic::{
-            AtomicBool,
-            Ordering::{Acquire, Relaxed, Release},
-        },
-    },
+    sync::Barrier,
     thread,
     time::{Duration, Instant},
 };
-
-/// A word that everybody writes.
-struct TestAndSet(AtomicBool);
-
-// SAFETY: one at a time sets the word.
-#[allow(unsafe_code, reason = "a lock of lock_api")]
-unsafe impl RawMutex for TestAndSet {
-    #[allow(clippy::declare_interior_mutable_const, reason = "lock_api wants a constant")]
-    const INIT: Self = Self(AtomicBool::new(false));
-
-    type GuardMarker = GuardNoSend;
-
-    fn lock(&self) {
-        let mut turns = 0;
-        while !self.try_lock() {
-            while self.0.load(Relaxed) {
-                match Linux::stays(turns) {
-                    true => spin_loop(),
-                    false => Linux::give_way(),
-                }
-                turns += 1;
-            }
-        }
-    }
-
-    fn try_lock(&self) -> bool {
-        self.0.compare_exchange(false, true, Acquire, Relaxed).is_ok()
-    }
-
-    unsafe fn unlock(&self) {
-        self.0.store(false, Release);
-    }
-}
+use test_and_set::TestAndSet;
 
 type Fair = RawFairSpinLock<Linux>;
 type InOrder = RawFairSpinLock<Linux, 0>;

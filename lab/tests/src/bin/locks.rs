@@ -3,6 +3,9 @@
 #![allow(unsafe_code, reason = "raw locks, and the mutex of pthreads")]
 #![allow(clippy::expect_used, reason = "a measurement may panic")]
 
+#[path = "../../../../crates/locks/benches/test_and_set/mod.rs"]
+mod test_and_set;
+
 use clap::Parser;
 use lock_api::{GuardNoSend, Mutex, RawMutex};
 use nearside_locks::{Linux, Platform, RawFairSpinLock};
@@ -10,16 +13,11 @@ use nearside_workloads::clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::{
     cell::UnsafeCell,
-    hint::{black_box, spin_loop},
-    sync::{
-        Barrier, OnceLock,
-        atomic::{
-            AtomicBool,
-            Ordering::{Acquire, Relaxed, Release},
-        },
-    },
+    hint::black_box,
+    sync::{Barrier, OnceLock},
     thread,
 };
+use test_and_set::TestAndSet;
 
 /// Threads on all CPUs that want one lock, for each kind of lock
 #[derive(Debug, Parser)]
@@ -39,38 +37,6 @@ struct Args {
     /// One kind of lock alone
     #[arg(long)]
     kind: Option<String>,
-}
-
-/// A word that everybody writes.
-struct TestAndSet(AtomicBool);
-
-// SAFETY: one at a time sets the word.
-unsafe impl RawMutex for TestAndSet {
-    #[allow(clippy::declare_interior_mutable_const, reason = "lock_api wants a constant")]
-    const INIT: Self = Self(AtomicBool::new(false));
-
-    type GuardMarker = GuardNoSend;
-
-    fn lock(&self) {
-        let mut turns = 0;
-        while !self.try_lock() {
-            while self.0.load(Relaxed) {
-                match Linux::stays(turns) {
-                    true => spin_loop(),
-                    false => Linux::give_way(),
-                }
-                turns += 1;
-            }
-        }
-    }
-
-    fn try_lock(&self) -> bool {
-        self.0.compare_exchange(false, true, Acquire, Relaxed).is_ok()
-    }
-
-    unsafe fn unlock(&self) {
-        self.0.store(false, Release);
-    }
 }
 
 /// The C library's mutex. It must not move once it is used.

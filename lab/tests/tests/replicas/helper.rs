@@ -77,7 +77,7 @@ impl Replicator {
         Self { child, said: log, one: None }
     }
 
-    /// What it has logged since it answers.
+    /// Its log since it answers.
     pub(crate) fn said(&self) -> String {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
