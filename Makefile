@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test loom miri lock-figures replicas-race compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
+.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test loom miri lock-figures replicas-race replicas-stress compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -105,6 +105,11 @@ lock-figures: ## locks on a modelled machine of four nodes, on request (once bui
 
 replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root)
 	cargo test --package nearside-replicas --test racing -- --ignored --nocapture
+
+replicas-stress: ## 20,000 writes beside eight readers of copies, on this machine, on request (as root; once built, ten minutes)
+	cargo build --release --package nearside
+	NEARSIDE_BIN=$(CURDIR)/target/release/nearside lab/scratch cargo test --package nearside-lab \
+	  --features nearside-lab/in-lab --test replicas -- --nocapture --test-threads 1 10_000_rounds
 
 lab-test: ## the integration tests, in emulated NUMA machines (LAB_MINUTES=N: those that N minutes suffice for)
 	lab/test $(if $(LAB_MINUTES),--minutes $(LAB_MINUTES))

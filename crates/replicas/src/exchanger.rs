@@ -6,13 +6,16 @@
 
 use crate::{
     error::{Error, IoContext},
+    file_id::FileId,
     remap::{
         Exchange, Keep, Operation, Process, Refusal, RemapError, Report, Segment, attach, detach,
     },
+    users::uses_any,
 };
 use nix::sys::signal::{SigSet, Signal};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     io::{self, BufRead, BufReader, Read, Write},
     num::NonZero,
     os::unix::process::CommandExt,
@@ -67,6 +70,8 @@ pub(crate) enum Exchanged {
         /// A mapping that keeps a copy, with the reason, other than pages written by the process.
         kept: Option<String>,
     },
+    /// It uses none of the files.
+    Unconcerned,
     /// It has ended.
     Gone,
     /// It was left as it was.
@@ -108,16 +113,21 @@ impl Exchanged {
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Done { bytes, kept_bytes, .. } => bytes + kept_bytes > 0,
-            Self::Gone => false,
+            Self::Unconcerned | Self::Gone => false,
             Self::LeftAlone { .. } => true,
         }
+    }
+
+    /// Whether the process used one of the files.
+    pub(crate) fn is_of_a_user(&self) -> bool {
+        matches!(self, Self::Done { .. } | Self::LeftAlone { .. })
     }
 
     /// Why the process still uses a copy.
     pub(crate) fn still_uses(self) -> Option<String> {
         match self {
             Self::Done { kept, .. } => kept,
-            Self::Gone => None,
+            Self::Unconcerned | Self::Gone => None,
             Self::LeftAlone { why } => Some(why),
         }
     }
@@ -223,12 +233,13 @@ pub fn serve() -> Result<(), Error> {
 
 /// Each process with its outcome. A thread takes one after the other.
 fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
+    let files = task.exchanges.iter().map(|exchange| exchange.from).collect();
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = task.processes.len().min(cpus).min(MAX_THREADS);
     let next = AtomicUsize::new(0);
     let work = || {
         let take = || task.processes.get(next.fetch_add(1, Ordering::Relaxed));
-        std::iter::from_fn(|| take().map(|process| (*process, exchange_in(*process, task))))
+        std::iter::from_fn(|| take().map(|process| (*process, exchange_in(*process, task, &files))))
             .collect::<Vec<_>>()
     };
     thread::scope(|scope| {
@@ -237,7 +248,11 @@ fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
     })
 }
 
-fn exchange_in(process: u32, task: &Task) -> Exchanged {
+fn exchange_in(process: u32, task: &Task, files: &BTreeSet<FileId>) -> Exchanged {
+    // Most processes of a domain use none of them. So nothing else is read of these.
+    if task.operation == Operation::Detach && !uses_any(process, files) {
+        return Exchanged::Unconcerned;
+    }
     let exchange = match task.operation {
         Operation::Attach => attach,
         Operation::Detach => detach,
@@ -282,10 +297,7 @@ fn read_line<T: for<'a> Deserialize<'a>>(from: &mut impl BufRead) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        file_id::FileId,
-        remap::{Kept, maps},
-    };
+    use crate::remap::{Kept, maps};
 
     #[test]
     fn a_task_and_the_end_of_input() {
@@ -321,11 +333,15 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_gone() {
+    fn a_process_that_has_ended_is_gone_or_no_user() {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        let operation = Operation::Detach;
-        let task = Task { processes: vec![child.id()], operation, exchanges: Vec::new() };
-        assert_eq!(carry_out(&task), [(child.id(), Exchanged::Gone)]);
+        for (operation, expected) in
+            [(Operation::Attach, Exchanged::Gone), (Operation::Detach, Exchanged::Unconcerned)]
+        {
+            let task = Task { processes: vec![child.id()], operation, exchanges: Vec::new() };
+            assert!(!expected.is_final() && !expected.is_of_a_user());
+            assert_eq!(carry_out(&task), [(child.id(), expected)]);
+        }
     }
 }

@@ -8,7 +8,6 @@ use crate::{
     file_id::FileId,
     namespace::{Namespace, Visitor},
     remap::{Exchange, Operation},
-    users::uses_any,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,11 +56,10 @@ fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchange
         let census = Census::take();
         let mut found = false;
         for (namespace, exchanges) in left {
-            let copies = exchanges.iter().map(|exchange| exchange.from).collect();
-            let mut using = census.processes(*namespace).to_vec();
-            using.retain(|pid| !asked.contains(pid) && uses_any(*pid, &copies));
-            found |= !using.is_empty();
-            for (pid, done) in exchanger.exchange(using, exchanges, Operation::Detach) {
+            let mut processes = census.processes(*namespace).to_vec();
+            processes.retain(|pid| !asked.contains(pid));
+            for (pid, done) in exchanger.exchange(processes, exchanges, Operation::Detach) {
+                found |= done.is_of_a_user();
                 if done.is_final() {
                     asked.insert(pid);
                 }

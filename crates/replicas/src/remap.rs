@@ -69,7 +69,8 @@ pub fn attach(process: &Process, exchanges: &[Exchange]) -> Result<Report, Remap
 
 /// Returns the process from replicas to the originals that the paths show again: every mapping, but
 /// for pages that the process has written, and every read-only descriptor, at its number and
-/// offset.
+/// offset. The replicas are files whose device is the same in `/proc/PID/maps` and in `stat(2)`, as
+/// those of a tmpfs are.
 ///
 /// # Errors
 /// [`RemapError`]; each variant says what has changed, in nearly all cases nothing.

@@ -33,6 +33,9 @@ pub enum CopyRefusal {
         /// The share of its bytes on the node.
         local_percent: u8,
     },
+    /// Its file got attributes that the copy could not follow.
+    #[error("{0}")]
+    Unfit(String),
     /// Reading, writing or binding failed.
     #[error("{0}")]
     Failed(String),
@@ -68,8 +71,10 @@ pub enum Event {
     WriterClosed,
     /// Memory is short on a node: its copy has to go, or is not made.
     Short(NodeId),
-    /// The copy of a node is no longer as the file is, for this reason: it has to go.
+    /// The copy of a node cannot have the attributes of its file, for this reason: it has to go.
     Unfit(NodeId, String),
+    /// The file has other attributes: copies may have those.
+    Attributes,
     /// A node that had no room for a copy has some.
     Room(NodeId),
     /// The path names another file now, or none.
@@ -168,6 +173,10 @@ impl Life {
                 self.state = State::Candidate;
                 self.want(nodes)
             }
+            (State::Barred(Bar::Attribute { .. }), Event::Attributes) => {
+                self.state = State::Candidate;
+                self.lease_if_wanted()
+            }
             (State::Barred(_), _) => vec![],
             (_, Event::Want(nodes)) => self.want(nodes),
             (State::Candidate, Event::Leased) => {
@@ -235,9 +244,10 @@ impl Life {
                 self.lose(node, CopyRefusal::NoRoom("memory is short there".into()))
             }
             (State::Copying | State::Replicated, Event::Unfit(node, why)) => {
-                self.lose(node, CopyRefusal::Failed(why))
+                self.lose(node, CopyRefusal::Unfit(why))
             }
-            (_, Event::Room(node)) => self.room(node),
+            (_, Event::Room(node)) => self.again(|at, why| at == node && why.is_no_room()),
+            (_, Event::Attributes) => self.again(|_, why| matches!(why, CopyRefusal::Unfit(_))),
             _ => vec![],
         }
     }
@@ -317,17 +327,20 @@ impl Life {
         effects
     }
 
-    fn room(&mut self, node: NodeId) -> Vec<Effect> {
-        let before = self.refused.len();
-        self.refused.retain(|(refused, why)| *refused != node || !why.is_no_room());
-        if self.refused.len() == before || !self.wanted.contains(node) {
+    /// Tries again for nodes whose refusals have lost their cause.
+    fn again(&mut self, is_gone: impl Fn(NodeId, &CopyRefusal) -> bool) -> Vec<Effect> {
+        let gone = self.refused.iter().filter(|(node, why)| is_gone(*node, why));
+        let nodes: NodeSet = gone.map(|(node, _)| *node).collect();
+        self.refused.retain(|(node, _)| !nodes.contains(*node));
+        let nodes = nodes.intersection(&self.wanted);
+        if nodes.is_empty() {
             return vec![];
         }
         match self.state {
             State::Candidate if !self.writer => self.lease_if_wanted(),
             State::Copying | State::Replicated => {
                 self.state = State::Copying;
-                self.copy([node].into_iter().collect())
+                self.copy(nodes)
             }
             State::Candidate | State::Collapsing | State::Barred(_) => vec![],
         }

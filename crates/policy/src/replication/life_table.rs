@@ -14,9 +14,12 @@ fn life(events: &[Event]) -> Life {
 }
 
 /// A file in each state, nodes 0 and 1 being wanted. A candidate has asked for the lease, unless a
-/// writer is there. Node 0 has its copy where copies are being made, and no room where it is full.
-fn states() -> [(&'static str, Life); 9] {
+/// writer is there. Node 0 has its copy where copies are being made, no room where it is full, and
+/// has lost its copy to new attributes where it is unfit.
+fn states() -> [(&'static str, Life); 11] {
     let copied = |node| Event::Copied(NodeId(node));
+    let (name, error) = ("user.x".into(), "it is too long".into());
+    let attribute = Bar::Attribute { name, error };
     let whole = [Event::Leased, copied(0), copied(1)];
     let then = |event: &[Event]| life(&[&whole, event].concat());
     [
@@ -25,14 +28,20 @@ fn states() -> [(&'static str, Life); 9] {
         ("copying", life(&[Event::Leased, copied(0)])),
         ("replicated", then(&[])),
         ("replicated, 0 full", then(&[Event::Short(NodeId(0))])),
+        ("replicated, 0 unfit", then(&[unfit(0)])),
         ("collapsing, writer", then(&[Event::Writer])),
         ("collapsing, replaced", then(&[Event::Replaced])),
         ("collapsing, unwanted", then(&[Event::Want(NodeSet::new())])),
         ("barred", life(&[Event::Barred(Bar::Empty)])),
+        ("barred by an attribute", life(&[Event::Barred(attribute)])),
     ]
 }
 
-fn events() -> [(&'static str, Event); 17] {
+fn unfit(node: u32) -> Event {
+    Event::Unfit(NodeId(node), "it cannot be changed".into())
+}
+
+fn events() -> [(&'static str, Event); 18] {
     let full = CopyRefusal::NoRoom("the budget is spent".into());
     let failed = CopyRefusal::Failed("it cannot be read".into());
     [
@@ -50,7 +59,8 @@ fn events() -> [(&'static str, Event); 17] {
         ("writer closed", Event::WriterClosed),
         ("short 0", Event::Short(NodeId(0))),
         ("short 1", Event::Short(NodeId(1))),
-        ("unfit 1", Event::Unfit(NodeId(1), "it cannot be changed".into())),
+        ("unfit 1", unfit(1)),
+        ("attributes", Event::Attributes),
         ("room 0", Event::Room(NodeId(0))),
         ("replaced", Event::Replaced),
     ]
@@ -97,6 +107,7 @@ candidate
   short 0
   short 1
   unfit 1
+  attributes
   room 0
   replaced       forget
 
@@ -116,6 +127,7 @@ candidate, writer
   short 0
   short 1
   unfit 1
+  attributes
   room 0
   replaced       forget
 
@@ -135,6 +147,7 @@ copying
   short 0        withdraw 0
   short 1        REPLICATED, withdraw 1
   unfit 1        REPLICATED, withdraw 1
+  attributes
   room 0
   replaced       COLLAPSING, collapse
 
@@ -154,6 +167,7 @@ replicated
   short 0        withdraw 0
   short 1        withdraw 1
   unfit 1        withdraw 1
+  attributes
   room 0
   replaced       COLLAPSING, collapse
 
@@ -173,7 +187,28 @@ replicated, 0 full
   short 0
   short 1        CANDIDATE, withdraw 1, release lease
   unfit 1        CANDIDATE, withdraw 1, release lease
+  attributes
   room 0         COPYING, copy 0
+  replaced       COLLAPSING, collapse
+
+replicated, 0 unfit
+  want 0-1       COPYING, copy 0
+  want 1-2       COPYING, copy 2
+  want none      COLLAPSING, collapse
+  leased
+  busy writer
+  barred
+  copied 1
+  no room for 1
+  1 failed
+  writer         COLLAPSING, collapse
+  collapsed
+  writer closed
+  short 0
+  short 1        CANDIDATE, withdraw 1, release lease
+  unfit 1        CANDIDATE, withdraw 1, release lease
+  attributes     COPYING, copy 0
+  room 0
   replaced       COLLAPSING, collapse
 
 collapsing, writer
@@ -192,6 +227,7 @@ collapsing, writer
   short 0
   short 1
   unfit 1
+  attributes
   room 0
   replaced
 
@@ -211,6 +247,7 @@ collapsing, replaced
   short 0
   short 1
   unfit 1
+  attributes
   room 0
   replaced
 
@@ -230,6 +267,7 @@ collapsing, unwanted
   short 0
   short 1
   unfit 1
+  attributes
   room 0
   replaced
 
@@ -249,6 +287,27 @@ barred
   short 0
   short 1
   unfit 1
+  attributes
+  room 0
+  replaced       forget
+
+barred by an attribute
+  want 0-1       CANDIDATE, take lease
+  want 1-2       CANDIDATE, take lease
+  want none      forget
+  leased
+  busy writer
+  barred
+  copied 1
+  no room for 1
+  1 failed
+  writer
+  collapsed
+  writer closed
+  short 0
+  short 1
+  unfit 1
+  attributes     CANDIDATE, take lease
   room 0
   replaced       forget
 ";

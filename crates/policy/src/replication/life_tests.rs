@@ -113,6 +113,22 @@ fn a_copy_that_failed_for_another_reason_is_not_made_again() {
 }
 
 #[test]
+fn a_copy_that_could_not_follow_returns_with_the_next_attributes() {
+    let mut life = replicated();
+    let unfit = |node| Event::Unfit(NodeId(node), "it is too long".into());
+    assert_eq!(life.take(unfit(1)), [Effect::Withdraw(NodeId(1))]);
+    assert_eq!(life.take(Event::Room(NodeId(1))), [], "room is not what it lacks");
+    assert_eq!(life.take(Event::Attributes), [Effect::Copy(NodeId(1))]);
+    assert_eq!(life.take(Event::Attributes), [], "it is being made");
+    life.take(Event::Copied(NodeId(1)));
+    // The last copy gives the lease back.
+    life.take(unfit(0));
+    life.take(unfit(1));
+    assert_eq!(life.take(Event::Attributes), [Effect::TakeLease]);
+    assert_eq!(life.take(Event::Leased).len(), 2);
+}
+
+#[test]
 fn a_closed_writer_brings_no_copy_to_a_node_without_room() {
     let mut life = replicated();
     life.take(Event::Short(NodeId(0)));
@@ -161,6 +177,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::Leased),
         Just(Event::BusyWriter),
         Just(Event::Barred(Bar::Empty)),
+        Just(Event::Barred(Bar::Attribute { name: "user.x".into(), error: "too long".into() })),
         node.clone().prop_map(Event::Copied),
         node.clone().prop_map(|node| Event::NotCopied(node, no_room())),
         Just(Event::Writer),
@@ -169,6 +186,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         node.clone().prop_map(Event::Short),
         node.clone().prop_map(|node| Event::Unfit(node, "it cannot be changed".into())),
         node.prop_map(Event::Room),
+        Just(Event::Attributes),
         Just(Event::Replaced),
     ]
 }

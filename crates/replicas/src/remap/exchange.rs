@@ -35,7 +35,9 @@ pub(crate) fn exchange(
     if concerned.is_empty() && !work.has_descriptors()? {
         return Ok(Report::default());
     }
-    for exchange in exchanges {
+    // The copies of all nodes return to one file.
+    let targets: BTreeMap<_, _> = exchanges.iter().map(|it| ((&it.path, it.to), it)).collect();
+    for exchange in targets.into_values() {
         work.check_path(exchange)?;
     }
     work.locks_memory = facts.locks_memory;
@@ -91,7 +93,7 @@ impl<'a> Work<'a> {
                 return Err(RemapError::BadPath { path: exchange.path.clone() });
             }
         }
-        let (files, properties) = (Files::default(), BTreeMap::new());
+        let (files, properties) = (Files::to_exchange(operation), BTreeMap::new());
         Ok(Self { process, exchanges, operation, files, properties, locks_memory: false })
     }
 
@@ -99,12 +101,13 @@ impl<'a> Work<'a> {
         if self.operation == Operation::Attach {
             return Ok(false);
         }
-        for exchange in self.exchanges {
-            if !self.process.descriptors(exchange.from)?.is_empty() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(!self.descriptors()?.is_empty())
+    }
+
+    /// The descriptors of the files that it is to give up.
+    fn descriptors(&self) -> Result<Vec<(FileId, Descriptor)>, RemapError> {
+        let files = self.exchanges.iter().map(|exchange| exchange.from).collect();
+        self.process.descriptors(&files)
     }
 
     /// Checks the path from outside, so that a file system that hangs does not hang the process.
@@ -123,6 +126,10 @@ impl<'a> Work<'a> {
     /// Plans the changes of the stopped process, and reports what changes and what stays.
     fn plan(&mut self, report: &mut Report) -> Result<Vec<FileChanges<'a>>, RemapError> {
         let segments = self.process.segments()?;
+        let descriptors = match self.operation {
+            Operation::Attach => Vec::new(),
+            Operation::Detach => self.descriptors()?,
+        };
         let mut planned = Vec::new();
         for exchange in self.exchanges {
             let mut file = FileChanges { exchange, changes: Vec::new(), descriptors: Vec::new() };
@@ -144,9 +151,8 @@ impl<'a> Work<'a> {
                 }
                 file.changes.extend(new);
             }
-            if self.operation == Operation::Detach {
-                self.plan_descriptors(&mut file, report)?;
-            }
+            let its = descriptors.iter().filter(|(open, _)| *open == exchange.from);
+            self.plan_descriptors(its.map(|(_, descriptor)| descriptor), &mut file, report);
             planned.push(file);
         }
         Ok(planned)
@@ -161,12 +167,13 @@ impl<'a> Work<'a> {
         Ok(self.properties.get(&key).copied().unwrap_or_default())
     }
 
-    fn plan_descriptors(
+    fn plan_descriptors<'d>(
         &self,
+        descriptors: impl Iterator<Item = &'d Descriptor>,
         file: &mut FileChanges<'_>,
         report: &mut Report,
-    ) -> Result<(), RemapError> {
-        for descriptor in self.process.descriptors(file.exchange.from)? {
+    ) {
+        for &descriptor in descriptors {
             let number = descriptor.number;
             if !descriptor.is_read_only() {
                 report.kept_descriptors.push(descriptor);
@@ -180,7 +187,6 @@ impl<'a> Work<'a> {
             report.lost_locks.extend(descriptor.locked.then_some(number));
             file.descriptors.push((descriptor, first));
         }
-        Ok(())
     }
 }
 

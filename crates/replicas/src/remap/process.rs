@@ -6,7 +6,7 @@ use super::{
     error::RemapError,
     maps::{MapsFile, Properties, Segment, maps, properties},
     pagemap::{ENTRY_BYTES, Parts, entries, parts},
-    refusal::{ELF_CLASS_64, ELF_MACHINE_X86_64, Facts, Refusal, Sharer},
+    refusal::{ELF_CLASS_64, ELF_MACHINE_X86_64, Facts, Operation, Refusal, Sharer},
 };
 use crate::{
     file_id::FileId,
@@ -21,7 +21,7 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, BufReader, Read},
     os::{fd::OwnedFd, unix::fs::FileExt},
@@ -80,10 +80,11 @@ impl Process {
     /// # Errors
     /// [`RemapError::Refused`] if it has ended or the caller may not look.
     pub fn views(&self, file: FileId) -> Result<Views, RemapError> {
-        let mut files = Files::default();
+        let mut files = Files::to_exchange(Operation::Attach);
         let mut segments = self.segments()?;
         segments.retain(|segment| files.of(self, segment) == Some(file));
-        let descriptors = self.descriptors(file)?;
+        let descriptors = self.descriptors(&BTreeSet::from([file]))?;
+        let descriptors = descriptors.into_iter().map(|(_, descriptor)| descriptor).collect();
         if !self.is_alive() {
             return Err(self.refused(Refusal::Gone));
         }
@@ -104,8 +105,11 @@ impl Process {
         properties(smaps, end).map_err(|error| self.reading("smaps", error))
     }
 
-    /// Its descriptors of a file, by number.
-    pub(crate) fn descriptors(&self, file: FileId) -> Result<Vec<Descriptor>, RemapError> {
+    /// Its descriptors of some files, by number.
+    pub(crate) fn descriptors(
+        &self,
+        files: &BTreeSet<FileId>,
+    ) -> Result<Vec<(FileId, Descriptor)>, RemapError> {
         let folder = self.path("fd");
         let mut numbers: Vec<u32> = fs::read_dir(&folder)
             .map_err(|error| self.reading("fd", error))?
@@ -115,9 +119,9 @@ impl Process {
         // One may be closed while this reads, which leaves no descriptor to care for.
         let descriptor = |number: u32| {
             let path = folder.join(number.to_string());
-            let is_of_file = FileId::at(&path).ok() == Some(file);
-            let text = is_of_file.then(|| self.read(&format!("fdinfo/{number}")).ok())??;
-            fdinfo(number, &text)
+            let file = FileId::at(&path).ok().filter(|file| files.contains(file))?;
+            let text = self.read(&format!("fdinfo/{number}")).ok()?;
+            Some((file, fdinfo(number, &text)?))
         };
         Ok(numbers.into_iter().filter_map(descriptor).collect())
     }
@@ -285,21 +289,31 @@ impl Process {
 
 /// The files of segments as `stat(2)` tells them, which `/proc/PID/maps` does not on btrfs and
 /// overlayfs.
-#[derive(Debug, Default)]
-pub(crate) struct Files(BTreeMap<MapsFile, FileId>);
+#[derive(Debug)]
+pub(crate) struct Files {
+    known: BTreeMap<MapsFile, FileId>,
+    asks: bool,
+}
 
 impl Files {
+    /// To find the files that an exchange begins with. Copies lie on a tmpfs, so the maps suffice.
+    pub(crate) fn to_exchange(operation: Operation) -> Self {
+        Self { known: BTreeMap::new(), asks: operation == Operation::Attach }
+    }
+
     /// The file of a segment; `None` if it has none.
     pub(crate) fn of(&mut self, process: &Process, segment: &Segment) -> Option<FileId> {
         let file = segment.file?;
-        let known = self.0.entry(file).or_insert_with(|| {
+        let told =
+            FileId { device: rustix::fs::makedev(file.major, file.minor), inode: file.inode };
+        if !self.asks {
+            return Some(told);
+        }
+        let known = self.known.entry(file).or_insert_with(|| {
             let (start, end) = (segment.addresses.start, segment.addresses.end);
             let link = process.path(&format!("map_files/{start:x}-{end:x}"));
             // Following these links takes CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
-            FileId::at(&link).unwrap_or_else(|_| FileId {
-                device: rustix::fs::makedev(file.major, file.minor),
-                inode: file.inode,
-            })
+            FileId::at(&link).unwrap_or(told)
         });
         Some(*known)
     }

@@ -173,7 +173,9 @@ impl Replicator {
                 }
                 self.take(id, Event::WriterClosed);
             }
-            if attributes && self.files.get(&id).is_some_and(|file| file.life.is_leased()) {
+            if attributes {
+                // Before the copies follow: one that cannot is not made again at once.
+                self.take(id, Event::Attributes);
                 self.refresh(id);
             }
         }
@@ -181,7 +183,8 @@ impl Replicator {
 
     /// Mode, owner or extended attributes of the original may have changed: copies follow.
     fn refresh(&mut self, id: FileId) {
-        let Some(file) = self.files.get(&id) else { return };
+        let leased = self.files.get(&id).filter(|file| file.life.is_leased());
+        let Some(file) = leased else { return };
         let copies = file.copies.iter();
         let stale = copies.filter_map(|(node, copy)| {
             let store = self.store(*node)?;

@@ -9,7 +9,7 @@ use crate::{
     protocol::{Attached, LeftAlone},
     remap::{Exchange, Operation},
     store::Copy,
-    users::{nameless, uses_any},
+    users::nameless,
 };
 use nearside_linux::escape;
 use nearside_topology::NodeId;
@@ -36,7 +36,7 @@ impl Replicator {
         let mut strays = BTreeSet::new();
         for _ in 0..MAX_ROUNDS {
             let census = Census::take();
-            let mut using = Vec::new();
+            let mut concerned = Vec::new();
             for (namespace, processes) in census.namespaces() {
                 // In a domain, too: it may have bound its folders elsewhere.
                 if self.clear_stray(namespace, processes, going) {
@@ -45,14 +45,12 @@ impl Replicator {
                 let had_copies =
                     self.guests.contains_key(&namespace) || strays.contains(&namespace);
                 if had_copies && !is_replaced {
-                    let new = processes.iter().filter(|pid| !asked.contains(*pid));
-                    using.extend(new.filter(|pid| uses_any(**pid, &copies)));
+                    concerned.extend(processes.iter().filter(|pid| !asked.contains(*pid)));
                 }
             }
-            if using.is_empty() {
-                return;
-            }
-            for (pid, done) in self.exchanger.exchange(using, &exchanges, Operation::Detach) {
+            let mut found = false;
+            for (pid, done) in self.exchanger.exchange(concerned, &exchanges, Operation::Detach) {
+                found |= done.is_of_a_user();
                 if done.is_final() {
                     asked.insert(pid);
                 }
@@ -60,6 +58,9 @@ impl Replicator {
                     let path = escape::text(path);
                     eprintln!("nearside replicator: {why}: it keeps a copy of {path}");
                 }
+            }
+            if !found {
+                return;
             }
         }
     }
@@ -98,7 +99,7 @@ impl Replicator {
         let processes = Census::take().processes(guest.namespace.id()).to_vec();
         for (process, done) in self.exchanger.exchange(processes, &exchanges, Operation::Attach) {
             match done {
-                Exchanged::Done { bytes: 0, .. } | Exchanged::Gone => {}
+                Exchanged::Done { bytes: 0, .. } | Exchanged::Unconcerned | Exchanged::Gone => {}
                 Exchanged::Done { bytes, stopped_us, .. } => {
                     attached.processes += 1;
                     attached.bytes += bytes;

@@ -101,6 +101,14 @@ impl Drop for Replicator {
     }
 }
 
+/// The number of nodes.
+pub(crate) fn nodes() -> u32 {
+    let names = fs::read_dir("/sys/devices/system/node").unwrap().flatten();
+    let names = names.filter_map(|it| it.file_name().into_string().ok());
+    let nodes = names.filter_map(|name| name.strip_prefix("node")?.parse::<u32>().ok());
+    nodes.max().map_or(1, |last| last + 1)
+}
+
 /// Adds files, and waits until each has the state.
 pub(crate) fn add(flags: &str, files: &[String], state: &str) {
     let output =

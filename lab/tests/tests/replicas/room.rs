@@ -2,8 +2,8 @@
 
 use super::helper::{Python, Replicator, add, plugin, status, write_on_all_nodes};
 use nearside_lab::{
-    Domain, assert_refused, assert_the_kernel_covers_all_claims, await_that, end, nearside,
-    parallel_starts, run, stderr, toucher, words,
+    Domain, assert_refused, assert_the_kernel_covers_all_claims, await_that, daemon::Daemon, end,
+    nearside, parallel_starts, run, stderr, toucher, words,
 };
 use std::{
     collections::BTreeMap,
@@ -158,6 +158,15 @@ fn claims_of_all_kinds_get_the_memory_of_copies() {
         assert!(has_copy(&path, 1));
         succeeds("set mover --nodes 1 --no-daemon");
         end(mover, "mover");
+    });
+    with_copy(&|| {
+        let daemon = Daemon::start("scheduler = \"off\"");
+        let run = "run --quiet --name moved --nodes 0,2-3 --policy strict";
+        let moved = start(&format!("{run} --memory {}M -- sleep 1000000", too_much()), "moved");
+        assert!(has_copy(&path, 1));
+        succeeds("set moved --nodes 1");
+        end(moved, "moved");
+        daemon.stop();
     });
     with_copy(&|| {
         let mib = (0..4).map(available_mib).sum::<u64>() + 60;

@@ -1,7 +1,8 @@
-//! Long runs, on request: `lab/test replicas_stress`.
+//! Long runs, on request: `lab/test replicas_stress`. The rounds of readers and writers run on a
+//! host without a guest, too, on the nodes that it has: `make replicas-stress`.
 
 use super::{
-    helper::{Python, Replicator, add, await_state, status},
+    helper::{Python, Replicator, add, await_state, nodes, status},
     killing::{Random, kill_often},
     packages::{FILE, dpkg, package_with},
     sizes::small_libraries_take_their_own_size,
@@ -91,7 +92,7 @@ const WAYS: [&str; 9] =
 /// So often a package manager writes: it takes a hundred times as long as the others.
 const PACKAGE_EVERY: u32 = 50 * FILES as u32;
 
-/// Eight readers on four nodes, a writer, and what the readers have seen so far.
+/// Eight readers, two on each of four nodes, a writer, and what the readers have seen so far.
 struct Crowd {
     readers: Vec<Python>,
     writer: Python,
@@ -106,7 +107,8 @@ struct Crowd {
 impl Crowd {
     /// The readers' domains have this name and a number.
     fn of(name: &str, files: &[String], seed: u64) -> Self {
-        let reader = |each: u32| Python::at_home(&format!("{name}{each}"), each / 2);
+        let nodes = nodes();
+        let reader = |each: u32| Python::at_home(&format!("{name}{each}"), each / 2 % nodes);
         let mut readers: Vec<_> = (0..8).map(reader).collect();
         for reader in &mut readers {
             reader.exec(READER);
