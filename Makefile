@@ -37,6 +37,8 @@ install: ## copy the programs of `make build` below PREFIX (default /usr/local),
 	target/release/nearside completions bash | install -Dm644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/nearside
 	target/release/nearside completions zsh | install -Dm644 /dev/stdin $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nearside
 	for unit in nearside nearside-replicator; do sed "s|/usr/bin/nearside|$(PREFIX)/bin/nearside|" packaging/systemd/$$unit.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit.service || exit 1; done
+	install -d $(DESTDIR)$(PREFIX)/share/nearside
+	sed "s|/usr/bin/nearside|$(PREFIX)/bin/nearside|" packaging/systemd/service.d-nearside-replicas.conf > $(DESTDIR)$(PREFIX)/share/nearside/service.d-nearside-replicas.conf
 	test -e $(DESTDIR)/etc/nearside/daemon.toml || install -Dm644 packaging/nearside.toml $(DESTDIR)/etc/nearside/daemon.toml
 	install -Dm644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/nearside
 	install -d $(DESTDIR)/etc/libvirt/hooks/qemu.d
@@ -108,7 +110,8 @@ replicas-race: ## an attacker who races 100,000 binds of copies, on request (as 
 
 replicas-stress: ## 20,000 writes beside eight readers of copies, on this machine, on request (as root; once built, ten minutes)
 	cargo build --release --package nearside
-	NEARSIDE_BIN=$(CURDIR)/target/release/nearside lab/scratch cargo test --package nearside-lab \
+	cargo test --package nearside-lab --features nearside-lab/in-lab --test replicas --no-run
+	NEARSIDE_BIN=$(CURDIR)/target/release/nearside lab/scratch cargo test --offline --package nearside-lab \
 	  --features nearside-lab/in-lab --test replicas -- --nocapture --test-threads 1 10_000_rounds
 
 lab-test: ## the integration tests, in emulated NUMA machines (LAB_MINUTES=N: those that N minutes suffice for)

@@ -45,6 +45,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The hidden subcommand of the program that calls [`serve`].
 pub const COMMAND: &str = "replicator-exchange";
 
+/// Looks for users of files. A process may fork before it is stopped, so each look may find children
+/// of those that the one before has found. A domain whose processes come and go all the time is not
+/// looked at without end, since a writer waits.
+pub(crate) const MAX_LOOKS: usize = 16;
+
 /// The most threads that exchange, each in one process at a time.
 const MAX_THREADS: usize = 16;
 
@@ -94,6 +99,13 @@ struct Running {
     child: Child,
 }
 
+impl Task {
+    /// The files that processes are to give up.
+    fn files(&self) -> BTreeSet<FileId> {
+        self.exchanges.iter().map(|exchange| exchange.from).collect()
+    }
+}
+
 impl Exchanged {
     fn done(process: u32, report: &Report) -> Self {
         let kept = report.kept.iter().find(|kept| kept.why != Keep::PrivatePages);
@@ -118,9 +130,10 @@ impl Exchanged {
         }
     }
 
-    /// Whether the process used one of the files.
-    pub(crate) fn is_of_a_user(&self) -> bool {
-        matches!(self, Self::Done { .. } | Self::LeftAlone { .. })
+    /// Whether it is worth another look for users: the process used one of the files, or has ended
+    /// and may have had a child before.
+    pub(crate) fn may_have_heirs(&self) -> bool {
+        *self != Self::Unconcerned
     }
 
     /// Why the process still uses a copy.
@@ -169,9 +182,17 @@ impl Exchanger {
             answer
         });
         answer.unwrap_or_else(|error| {
-            let why = |process| format!("process {process}: the exchanger: {error}");
-            let left_alone = |process| (process, Exchanged::LeftAlone { why: why(process) });
-            task.processes.into_iter().map(left_alone).collect()
+            let files = task.files();
+            let is_concerned =
+                |process| operation == Operation::Attach || uses_any(process, &files) == Some(true);
+            let outcome = |process| match is_concerned(process) {
+                true => {
+                    let why = format!("process {process}: the exchanger: {error}");
+                    Exchanged::LeftAlone { why }
+                }
+                false => Exchanged::Unconcerned,
+            };
+            task.processes.into_iter().map(|process| (process, outcome(process))).collect()
         })
     }
 }
@@ -233,7 +254,7 @@ pub fn serve() -> Result<(), Error> {
 
 /// Each process with its outcome. A thread takes one after the other.
 fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
-    let files = task.exchanges.iter().map(|exchange| exchange.from).collect();
+    let files = task.files();
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = task.processes.len().min(cpus).min(MAX_THREADS);
     let next = AtomicUsize::new(0);
@@ -250,8 +271,12 @@ fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
 
 fn exchange_in(process: u32, task: &Task, files: &BTreeSet<FileId>) -> Exchanged {
     // Most processes of a domain use none of them. So nothing else is read of these.
-    if task.operation == Operation::Detach && !uses_any(process, files) {
-        return Exchanged::Unconcerned;
+    if task.operation == Operation::Detach {
+        match uses_any(process, files) {
+            Some(true) => {}
+            Some(false) => return Exchanged::Unconcerned,
+            None => return Exchanged::Gone,
+        }
     }
     let exchange = match task.operation {
         Operation::Attach => attach,
@@ -333,15 +358,29 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_gone_or_no_user() {
+    fn a_process_that_has_ended_is_gone_and_may_have_left_a_child() {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        for (operation, expected) in
-            [(Operation::Attach, Exchanged::Gone), (Operation::Detach, Exchanged::Unconcerned)]
-        {
+        for operation in [Operation::Attach, Operation::Detach] {
             let task = Task { processes: vec![child.id()], operation, exchanges: Vec::new() };
-            assert!(!expected.is_final() && !expected.is_of_a_user());
-            assert_eq!(carry_out(&task), [(child.id(), expected)]);
+            assert_eq!(carry_out(&task), [(child.id(), Exchanged::Gone)]);
         }
+        assert!(!Exchanged::Gone.is_final() && Exchanged::Gone.may_have_heirs());
+    }
+
+    #[test]
+    fn a_process_without_any_of_the_files_is_left_alone() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let exchanges = vec![Exchange {
+            path: "/a".into(),
+            from: FileId { device: 0, inode: 0 },
+            to: FileId { device: 0, inode: 0 },
+        }];
+        let operation = Operation::Detach;
+        let task = Task { processes: vec![child.id()], operation, exchanges };
+        assert_eq!(carry_out(&task), [(child.id(), Exchanged::Unconcerned)]);
+        assert!(!Exchanged::Unconcerned.is_final() && !Exchanged::Unconcerned.may_have_heirs());
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 }

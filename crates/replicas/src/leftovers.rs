@@ -4,15 +4,12 @@
 use crate::{
     census::{Census, copies_seen_by},
     error::Error,
-    exchanger::Exchanger,
+    exchanger::{Exchanger, MAX_LOOKS},
     file_id::FileId,
     namespace::{Namespace, Visitor},
     remap::{Exchange, Operation},
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A process may fork while its parent is exchanged, so the search is repeated up to so many times.
-const MAX_ROUNDS: usize = 4;
 
 /// Detaches all copies in the namespaces of all processes but this one's, and returns the processes
 /// there to the originals: a writer may have changed those meanwhile.
@@ -52,14 +49,14 @@ pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Re
 fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchanger) {
     // Processes that keep what they still map of a copy.
     let mut asked = BTreeSet::<u32>::new();
-    for _ in 0..MAX_ROUNDS {
+    for _ in 0..MAX_LOOKS {
         let census = Census::take();
         let mut found = false;
         for (namespace, exchanges) in left {
             let mut processes = census.processes(*namespace).to_vec();
             processes.retain(|pid| !asked.contains(pid));
             for (pid, done) in exchanger.exchange(processes, exchanges, Operation::Detach) {
-                found |= done.is_of_a_user();
+                found |= done.may_have_heirs();
                 if done.is_final() {
                     asked.insert(pid);
                 }

@@ -150,6 +150,8 @@ impl Store {
         let size = rustix::fs::fstat(original)?.st_size.cast_unsigned();
         // The size first: `within_size` gives huge pages only to what lies within it.
         ftruncate(copy, size)?;
+        // Before the content, too: a copy that cannot have them costs no memory.
+        take_attributes(original, copy)?;
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut offset = 0;
         loop {
@@ -163,10 +165,8 @@ impl Store {
             copy.write_all_at(&chunk[..length], offset)?;
             offset += length as u64;
         }
-        attributes::copy(original, copy).map_err(|failure| match failure {
-            attributes::Failure::Barred(bar) => NotCopied::Barred(bar),
-            attributes::Failure::Io(error) => error.into(),
-        })?;
+        // The content has changed the times, and taken away a set-user-ID bit and capabilities.
+        take_attributes(original, copy)?;
         if rustix::fs::fstat(original)?.st_size.cast_unsigned() != size {
             return Err(NotCopied::Refused(CopyRefusal::Failed(
                 "it changed while it was copied".into(),
@@ -234,6 +234,13 @@ impl Store {
         sys::make_read_only(tree.as_fd()).doing(doing)?;
         Ok(tree)
     }
+}
+
+fn take_attributes(original: &File, copy: &File) -> Result<(), NotCopied> {
+    attributes::copy(original, copy).map_err(|failure| match failure {
+        attributes::Failure::Barred(bar) => NotCopied::Barred(bar),
+        attributes::Failure::Io(error) => error.into(),
+    })
 }
 
 /// Where the pages of a file lie. Reads those in that are not in memory.

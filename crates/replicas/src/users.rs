@@ -32,10 +32,11 @@ pub(crate) fn users(proc: &Path, devices: &BTreeSet<u64>) -> BTreeMap<FileId, u3
     users
 }
 
-/// Whether a process maps one of the files, or has one open.
-pub(crate) fn uses_any(process: u32, files: &BTreeSet<FileId>) -> bool {
-    let maps = whole::read(format!("/proc/{process}/maps")).unwrap_or_default();
-    mapped(&maps).iter().any(|file| files.contains(file)) || has_open(process, files)
+/// Whether a process maps one of the files, or has one open; none if it has ended.
+pub(crate) fn uses_any(process: u32, files: &BTreeSet<FileId>) -> Option<bool> {
+    let maps = whole::read(format!("/proc/{process}/maps")).ok().filter(|maps| !maps.is_empty())?;
+    let maps_one = mapped(&maps).iter().any(|file| files.contains(file));
+    Some(maps_one || has_open(process, files))
 }
 
 fn has_open(process: u32, files: &BTreeSet<FileId>) -> bool {
@@ -78,9 +79,9 @@ mod tests {
         file.write_all(b"text").unwrap();
         let id = FileId::of(&file).unwrap();
         let uses = || uses_any(std::process::id(), &[id].into());
-        assert!(uses());
+        assert_eq!(uses(), Some(true));
         drop(file);
-        assert!(!uses());
+        assert_eq!(uses(), Some(false));
     }
 
     #[test]

@@ -131,7 +131,9 @@ pub(crate) fn attacked(rounds: u32) {
                 assert!(others.iter().all(|other| seen.contains(other)), "round {round}");
                 assert_eq!(seen.contains(&copy), shows_copy, "round {round}");
             };
-            for round in 0..rounds {
+            let mut round = 0;
+            // A busy host may give one of both no turn in so many rounds.
+            while round < rounds || bound == 0 || elsewhere == 0 {
                 let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
                 let tree = open_tree(CWD, at("copy"), flags).unwrap();
                 let path = at("served/file");
@@ -145,6 +147,7 @@ pub(crate) fn attacked(rounds: u32) {
                     Ok(Bound::NotThere | Bound::Shared) | Err(_) => elsewhere += 1,
                 }
                 look(false, round);
+                round += 1;
             }
         }));
         ended.store(true, Ordering::Relaxed);
@@ -153,7 +156,6 @@ pub(crate) fn attacked(rounds: u32) {
         }
     });
     println!("{bound} binds to the original, {elsewhere} refused");
-    assert!(bound > 0 && elsewhere > 0, "{bound} bound, {elsewhere} refused: no race");
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", domain.0.id())).unwrap();
     assert!(!mounts.contains(folder.path().to_str().unwrap()), "{mounts}");
 }

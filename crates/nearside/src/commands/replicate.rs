@@ -193,7 +193,7 @@ fn run_add(args: &Add, connect: impl FnOnce() -> Result<Client, Failure>) -> Out
     }
     let client = connect()?;
     let mut added = BTreeSet::new();
-    let asked = each(&args.files, |path| {
+    let mut refused = each(&args.files, |path| {
         let (file, place) = find(path, args.image.as_deref())?;
         let request = Request::Add {
             place: place.clone(),
@@ -207,15 +207,15 @@ fn run_add(args: &Add, connect: impl FnOnce() -> Result<Client, Failure>) -> Out
         }
         answer
     });
-    if args.no_wait {
-        return asked;
+    if !args.no_wait {
+        refused.extend(await_copies(&client, &added)?);
     }
-    let awaited = await_copies(&client, &added);
-    asked.and(awaited)
+    outcome(&args.files, &refused)
 }
 
-/// Waits until no copy of these files is being made, and names what has none.
-fn await_copies(client: &Client, added: &BTreeSet<Place>) -> Outcome {
+/// Waits until no copy of these files is being made. Names nodes without a copy, and returns the
+/// files that turned out to have none, each with its reason.
+fn await_copies(client: &Client, added: &BTreeSet<Place>) -> Result<Vec<String>, Failure> {
     let meter = Counter::new("copying", added.len());
     let mut pause = FIRST_PAUSE;
     loop {
@@ -225,9 +225,14 @@ fn await_copies(client: &Client, added: &BTreeSet<Place>) -> Outcome {
         let changing = files.iter().filter(is_changing).count();
         if changing == 0 {
             meter.end();
-            let reasons = files.iter().flat_map(reasons);
-            output::note(reasons.map(|line| line.trim_end().to_owned()));
-            return Ok(());
+            let (barred, others): (Vec<_>, Vec<_>) =
+                files.iter().partition(|file| file.state == "barred");
+            let lines = |files: Vec<&FileStatus>| {
+                let lines = files.into_iter().flat_map(reasons);
+                lines.map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
+            };
+            output::note(lines(others));
+            return Ok(lines(barred));
         }
         meter.show(added.len() - changing);
         std::thread::sleep(pause);
@@ -303,7 +308,7 @@ fn nodes(args: &Add) -> Result<Option<NodeSet>, Failure> {
 }
 
 fn run_remove(args: &Remove, client: &Client) -> Outcome {
-    each(&args.files, |path| {
+    let refused = each(&args.files, |path| {
         let image = args.image.as_deref();
         let found = find(path, image).ok();
         // A file that has been removed since has its path alone.
@@ -322,7 +327,8 @@ fn run_remove(args: &Remove, client: &Client) -> Outcome {
                 answer => answer,
             },
         }
-    })
+    });
+    outcome(&args.files, &refused)
 }
 
 /// The path without links above its last part, which need not exist.
@@ -333,8 +339,8 @@ fn place_of(path: &Path) -> PathBuf {
     above.map_or_else(|_| path.into(), |above| above.join(name))
 }
 
-/// Asks for each file, and reports those that were refused.
-fn each(files: &[PathBuf], mut ask: impl FnMut(&Path) -> Result<Answer, String>) -> Outcome {
+/// Asks for each file. Returns those that were refused, each with its reason.
+fn each(files: &[PathBuf], mut ask: impl FnMut(&Path) -> Result<Answer, String>) -> Vec<String> {
     let mut refused = Vec::new();
     for path in files {
         let why = match ask(path) {
@@ -345,7 +351,7 @@ fn each(files: &[PathBuf], mut ask: impl FnMut(&Path) -> Result<Answer, String>)
         };
         refused.push(format!("{}: {why}", escape::text(path)));
     }
-    outcome(files, &refused)
+    refused
 }
 
 /// Names the files that were refused, each with its reason.

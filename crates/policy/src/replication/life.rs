@@ -109,7 +109,7 @@ pub struct Life {
     copied: NodeSet,
     /// Nodes whose copies are being made.
     copying: NodeSet,
-    /// Wanted nodes without a copy, each with the reason.
+    /// Wanted nodes without a copy, each with the reason. A barred file has one for all.
     refused: Vec<(NodeId, CopyRefusal)>,
     /// Whether a writer was seen and has not closed the file yet.
     writer: bool,
@@ -194,12 +194,14 @@ impl Life {
                 vec![]
             }
             (State::Candidate, Event::Barred(bar)) => {
+                self.refused.clear();
                 self.state = State::Barred(bar);
                 vec![]
             }
             // A bar that shows while copying (an attribute that a copy cannot have).
             (State::Copying, Event::Barred(bar)) => {
                 let effects = self.end_lease();
+                self.refused.clear();
                 self.state = State::Barred(bar);
                 effects
             }

@@ -126,6 +126,10 @@ fn a_copy_that_could_not_follow_returns_with_the_next_attributes() {
     life.take(unfit(1));
     assert_eq!(life.take(Event::Attributes), [Effect::TakeLease]);
     assert_eq!(life.take(Event::Leased).len(), 2);
+    // It got them while it was made.
+    let unfit = CopyRefusal::Unfit("it is too long".into());
+    life.take(Event::NotCopied(NodeId(0), unfit));
+    assert_eq!(life.take(Event::Attributes), [Effect::Copy(NodeId(0))]);
 }
 
 #[test]

@@ -178,7 +178,7 @@ impl Replicator {
         let refreshed = original.zip(store).map(|(original, store)| store.refresh(original, &copy));
         if let Some(Err(error)) = refreshed {
             self.remove_copy(job.node, &copy.name);
-            let why = CopyRefusal::Failed(error.to_string());
+            let why = CopyRefusal::Unfit(error.to_string());
             return self.take(job.file, Event::NotCopied(job.node, why));
         }
         if let Some(file) = self.files.get_mut(&job.file) {

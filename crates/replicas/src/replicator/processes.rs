@@ -3,7 +3,7 @@
 use super::{Replicator, file::Guest};
 use crate::{
     census::{Census, copies_seen_by},
-    exchanger::Exchanged,
+    exchanger::{Exchanged, MAX_LOOKS},
     file_id::FileId,
     namespace::Namespace,
     protocol::{Attached, LeftAlone},
@@ -13,30 +13,35 @@ use crate::{
 };
 use nearside_linux::escape;
 use nearside_topology::NodeId;
-use std::{collections::BTreeSet, path::Path};
-
-/// A process may fork while its parent is exchanged, so the search is repeated up to so many times.
-const MAX_ROUNDS: usize = 4;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 impl Replicator {
     /// Takes copies of a file that are no longer bound in any namespace with a guest out of all
-    /// others, and returns the processes that map them to the original.
+    /// others, and returns the processes that map them to the original. Where the path shows
+    /// another copy by now, they get that one.
     pub(super) fn return_processes(&self, id: FileId, going: &[(NodeId, Copy)]) {
         let Some(file) = self.files.get(&id) else { return };
         let path = &file.original.place.path;
-        let copies: BTreeSet<_> = going.iter().map(|(_, copy)| copy.id).collect();
-        let exchanges: Vec<_> = copies
-            .iter()
-            .map(|copy| Exchange { path: path.clone(), from: *copy, to: id })
-            .collect();
+        let exchanges = |to| {
+            let exchange =
+                |(_, copy): &(NodeId, Copy)| Exchange { path: path.clone(), from: copy.id, to };
+            going.iter().map(exchange).collect::<Vec<_>>()
+        };
+        let shown = |namespace| {
+            let mount = self.guests.get(&namespace)?.mounts.get(&id)?;
+            Some(file.copies.get(&mount.copy)?.id)
+        };
         // Once the path names another file, its mappings of the old one live on.
         let is_replaced = self.is_replaced(id);
         // Processes that keep what they still map of a copy.
         let mut asked = BTreeSet::<u32>::new();
         let mut strays = BTreeSet::new();
-        for _ in 0..MAX_ROUNDS {
+        for _ in 0..MAX_LOOKS {
             let census = Census::take();
-            let mut concerned = Vec::new();
+            let mut concerned = BTreeMap::<FileId, Vec<u32>>::new();
             for (namespace, processes) in census.namespaces() {
                 // In a domain, too: it may have bound its folders elsewhere.
                 if self.clear_stray(namespace, processes, going) {
@@ -45,12 +50,16 @@ impl Replicator {
                 let had_copies =
                     self.guests.contains_key(&namespace) || strays.contains(&namespace);
                 if had_copies && !is_replaced {
-                    concerned.extend(processes.iter().filter(|pid| !asked.contains(*pid)));
+                    let there = concerned.entry(shown(namespace).unwrap_or(id)).or_default();
+                    there.extend(processes.iter().filter(|pid| !asked.contains(*pid)));
                 }
             }
             let mut found = false;
-            for (pid, done) in self.exchanger.exchange(concerned, &exchanges, Operation::Detach) {
-                found |= done.is_of_a_user();
+            let exchange = |(to, processes)| {
+                self.exchanger.exchange(processes, &exchanges(to), Operation::Detach)
+            };
+            for (pid, done) in concerned.into_iter().flat_map(exchange) {
+                found |= done.may_have_heirs();
                 if done.is_final() {
                     asked.insert(pid);
                 }

@@ -135,6 +135,51 @@ fn mode_owner_capabilities_and_attributes_are_those_of_the_original() {
     await_that("the mode follows", || {
         ask("oct(__import__('os').stat('PATH').st_mode)") == "'0o100700'"
     });
+    std::os::unix::fs::chown(&path, Some(77), None).unwrap();
+    await_that("the owner follows", || ask("__import__('os').stat('PATH').st_uid") == "77");
+    assert_eq!(python("__import__('os').setxattr('PATH', 'user.colour', b'blue')"), "None");
+    assert_eq!(python("__import__('os').setxattr('PATH', 'user.size', b'small')"), "None");
+    await_that("new attributes follow", || ask(attributes) == python(attributes));
+    assert!(ask(attributes).contains("user.size"), "{}", ask(attributes));
+    assert_eq!(python("__import__('os').removexattr('PATH', 'user.size')"), "None");
+    await_that("a removal follows", || !ask(attributes).contains("user.size"));
+    assert!(ask(attributes).contains("user.colour"));
+    assert_eq!(status(&path).unwrap()["collapses"], 0);
+    replicator.stop();
+}
+
+/// Without CAP_SETFCAP, copies cannot have capabilities.
+#[test]
+fn copies_return_once_the_file_has_attributes_that_they_can_have() {
+    let path = plugin("capable");
+    let set = |call: &str| assert_eq!(Python::plain(0).eval(&call.replace("PATH", &path)), "None");
+    let capable = || {
+        set("__import__('os').setxattr('PATH', 'security.capability', \
+             bytes.fromhex('0100000200040000000000000000000000000000'))");
+    };
+    let plain = || set("__import__('os').removexattr('PATH', 'security.capability')");
+    let replicator = Replicator::without("setfcap");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("capable", 2);
+    let has = format!("'security.capability' in __import__('os').listxattr('{path}')");
+    assert_eq!(domain.eval(&has), "False");
+    capable();
+    await_that("the copies are gone", || domain.eval(&has) == "True");
+    let unfit = status(&path).unwrap();
+    assert_eq!(unfit["state"], "candidate", "{unfit}");
+    assert!(unfit["refused"]["2"]["unfit"].as_str().unwrap().contains("security.capability"));
+    plain();
+    await_state(&path, "replicated");
+    assert_eq!(domain.eval(&has), "False");
+    assert!(run(["replicate", "remove", &path]).status.success());
+
+    capable();
+    let output = run(["replicate", "add", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    assert!(said.contains("a copy cannot have its attribute security.capability"), "{said}");
+    plain();
+    await_state(&path, "replicated");
     replicator.stop();
 }
 

@@ -4,7 +4,10 @@ use super::helper::{
     Python, Replicator, add, bring_to_the_upper_layer, libraries_of, plugin, status,
 };
 use nearside_lab::{await_that, run, stderr, stdout, words};
-use std::{fs, os::unix::fs::MetadataExt};
+use std::{
+    fs,
+    os::unix::fs::{FileExt, MetadataExt},
+};
 
 const MODULES: [&str; 4] = ["_json", "_ctypes", "_decimal", "_elementtree"];
 
@@ -91,6 +94,9 @@ fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
     assert_eq!(status["serving"], serde_json::json!({"0": 0, "1": 0, "2": 2, "3": 2}));
     let mut python = Python::at_home("pair", 3);
     python.load(&[], &plugin);
+    python.exec("import mmap");
+    python.exec(&format!("file = open('{plugin}', 'rb')"));
+    python.exec("text = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)");
     let text = nearside_lab::stdout(&run(words("replicate status")));
     assert!(text.contains("that of 2"), "{text}");
     // With a copy for each node, the domain gets its own one.
@@ -105,8 +111,14 @@ fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
     let serving = || super::helper::status(&plugin).unwrap()["serving"].clone();
     add("--domain pair", std::slice::from_ref(&plugin), "replicated");
     assert_eq!(serving(), serde_json::json!({"3": 3}));
+    // The copy that it has mapped all the time is gone, so it has got that of its node.
+    assert_eq!(python.eval("__import__('os').fstat(file.fileno()).st_dev"), python.eval(&device));
     add("--nodes all", std::slice::from_ref(&plugin), "replicated");
     assert_eq!(serving(), serde_json::json!({"0": 0, "1": 1, "2": 2, "3": 3}));
+    let writer = fs::OpenOptions::new().write(true).open(&plugin).unwrap();
+    writer.write_all_at(b"new", 0).unwrap();
+    assert_eq!(python.eval("text[:3]"), "b'new'");
+    assert_eq!(replicator.said(), "");
     replicator.stop();
 }
 

@@ -3,7 +3,7 @@
 use super::helper::{Python, Replicator, add, plugin, status, write_on_all_nodes};
 use nearside_lab::{
     Domain, assert_refused, assert_the_kernel_covers_all_claims, await_that, daemon::Daemon, end,
-    nearside, parallel_starts, run, stderr, toucher, words,
+    nearside, parallel_starts, run, stderr, toucher, words, write,
 };
 use std::{
     collections::BTreeMap,
@@ -32,10 +32,15 @@ fn available_mib(node: usize) -> u64 {
     stat["nodes"][node]["available_bytes"].as_u64().unwrap() >> 20
 }
 
-fn vmstat(key: &str) -> u64 {
+fn oom_kills() -> u64 {
     let text = fs::read_to_string("/proc/vmstat").unwrap();
-    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     value.unwrap().parse().unwrap()
+}
+
+/// The memory that the kernel has taken from a process.
+fn swapped(hog: &Domain) -> String {
+    nearside_lab::status(hog.process(), "VmSwap")
 }
 
 fn has_copy(path: &str, node: u32) -> bool {
@@ -47,8 +52,35 @@ fn kept_bytes() -> BTreeMap<String, u64> {
     serde_json::from_value(nearside_lab::json("replicate status")["kept_bytes"].clone()).unwrap()
 }
 
+/// Swap, without which the kernel could take no page from a process. Dropping this ends it.
+struct Swap;
+
+const ZRAM: &str = "/sys/block/zram0";
+
+impl Swap {
+    fn on() -> Self {
+        let run = |program: &str, arguments: &[&str]| {
+            let output = Command::new(program).args(arguments).output().unwrap();
+            assert!(output.status.success(), "{program}: {}", stderr(&output));
+        };
+        run("modprobe", &["zram"]);
+        write(&format!("{ZRAM}/disksize"), "256M");
+        run("mkswap", &["/dev/zram0"]);
+        run("swapon", &["/dev/zram0"]);
+        Self
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        let _ = Command::new("swapoff").arg("/dev/zram0").status();
+        let _ = fs::write(format!("{ZRAM}/reset"), "1");
+    }
+}
+
 #[test]
 fn copies_go_before_a_hog_loses_a_page_and_return_after_it() {
+    let _swap = Swap::on();
     let path = plugin("yielding");
     fs::write(&path, vec![7; 100 << 20]).unwrap();
     let replicator = Replicator::start("--budget 200M");
@@ -60,13 +92,13 @@ fn copies_go_before_a_hog_loses_a_page_and_return_after_it() {
          text = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)\ntext[0] = 1\nfile.close()"
     ));
     assert_eq!(domain.eval("text[:2]"), r"b'\x01\x07'");
-    let (kills, stolen) = (vmstat("oom_kill"), vmstat("pgsteal_anon"));
+    let kills = oom_kills();
     // More than fits beside the copy, and bound to its node: the kernel could only kill.
     let mib = available_mib(2) + 60;
     let command = &mut Command::new("numactl");
     let hog = Domain::wrapped(command.args(["--membind", "2"]), &format!("--mib {mib}"));
     assert!(!has_copy(&path, 2) && has_copy(&path, 3), "{:?}", status(&path));
-    assert_eq!((vmstat("oom_kill"), vmstat("pgsteal_anon")), (kills, stolen));
+    assert_eq!((oom_kills(), swapped(&hog)), (kills, "0 kB".into()));
     assert_eq!(domain.eval("text[:2]"), r"b'\x01\x07'");
     let kept = kept_bytes();
     assert!(!kept.contains_key("2") && kept.values().sum::<u64>() >= 100 << 20, "{kept:?}");
@@ -84,7 +116,8 @@ fn a_hog_that_comes_while_a_copy_is_made_gets_the_memory() {
     let path = plugin("overtaken");
     write_on_all_nodes(&path, 200 << 20);
     let replicator = Replicator::start("--budget 300M");
-    let (kills, stolen) = (vmstat("oom_kill"), vmstat("pgsteal_anon"));
+    let _swap = Swap::on();
+    let kills = oom_kills();
     let mut is_amid_a_copy = false;
     for round in 0..5 {
         let mib = available_mib(2) - 40;
@@ -94,7 +127,7 @@ fn a_hog_that_comes_while_a_copy_is_made_gets_the_memory() {
         let command = &mut Command::new("numactl");
         let hog = Domain::wrapped(command.args(["--membind", "2"]), &format!("--mib {mib}"));
         assert!(!has_copy(&path, 2), "round {round}: {:?}", status(&path));
-        assert_eq!((vmstat("oom_kill"), vmstat("pgsteal_anon")), (kills, stolen), "{round}");
+        assert_eq!((oom_kills(), swapped(&hog)), (kills, "0 kB".into()), "{round}");
         await_that("the other node has its copy", || has_copy(&path, 3));
         drop(hog);
         assert!(run(["replicate", "remove", &path]).status.success());
@@ -217,7 +250,7 @@ fn claims_and_copies_that_come_at_once_never_promise_the_same_memory() {
     let files: Vec<_> = (0..4).map(|number| plugin(&format!("racing{number}"))).collect();
     files.iter().for_each(|file| write_on_all_nodes(file, 40 << 20));
     let replicator = Replicator::start("--budget 300M");
-    let kills = vmstat("oom_kill");
+    let kills = oom_kills();
     let mib = available_mib(1) / 3;
     let add = |file: &String| {
         let flags = ["replicate", "add", "--no-wait", "--nodes", "1-2", file];
@@ -228,7 +261,7 @@ fn claims_and_copies_that_come_at_once_never_promise_the_same_memory() {
     let (running, refused) = parallel_starts(4, "--nodes 1", mib << 20, &command);
     let check = || {
         assert_the_kernel_covers_all_claims(running.iter().map(|it| (it.id(), mib << 20)));
-        assert_eq!(vmstat("oom_kill"), kills);
+        assert_eq!(oom_kills(), kills);
     };
     check();
     assert!((2..=3).contains(&running.len()), "{}", running.len());
