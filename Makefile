@@ -67,7 +67,7 @@ lint: ## formatting, clippy (fuzz targets, and the model, frames and locks witho
 	  cargo clippy --package nearside-frames --package nearside-locks --no-default-features --target x86_64-unknown-none -- -D warnings; \
 	else echo "make lint: without rustup's target x86_64-unknown-none, nearside-frames and nearside-locks are not built for it"; fi
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
-	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd findings/*.sh .ci/run
+	shellcheck -x lab/demo lab/scratch lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd findings/*.sh .ci/run
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
 	  lab/run lab/calibrate lab/compare lab/measure lab/migrate lab/numatune lab/replicate lab/test lab/text-costs lab/*.py lab/demo-guest docs/images/draw-demo
 

@@ -45,9 +45,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The hidden subcommand of the program that calls [`serve`].
 pub const COMMAND: &str = "replicator-exchange";
 
-/// Looks for users of files. A process may fork before it is stopped, so each look may find children
-/// of those that the one before has found. A domain whose processes come and go all the time is not
-/// looked at without end, since a writer waits.
+/// Looks for users of files. A process may fork before it is stopped, so each look may find
+/// children of those that the one before has found. A domain whose processes come and go all the
+/// time is not looked at without end, since a writer waits.
 pub(crate) const MAX_LOOKS: usize = 16;
 
 /// The most threads that exchange, each in one process at a time.
