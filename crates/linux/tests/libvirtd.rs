@@ -12,7 +12,13 @@ use libvirtd::{Libvirtd, domain_xml};
 use nearside_linux::guest::{Shape, memory_by_cell};
 use nearside_policy::{Action, CpuReason, Reason, Step, Transaction};
 use nearside_topology::NodeSet;
-use std::{fs, os::unix::fs::symlink, path::PathBuf, thread, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// A made-up host with this machine's first two CPUs, each on a node of its own, and a running
 /// domain.
@@ -189,7 +195,17 @@ fn each_cell_has_its_threads_and_memory() {
         }
         let host = scene.made.host();
         let group = host.tree().group(&scene.path).unwrap();
-        let guest = host.guest(&group, &host.topology().unwrap()).unwrap().unwrap();
+        let topology = host.topology().unwrap();
+        let look = || host.guest(&group, &topology).unwrap().unwrap();
+        // The firmware writes to both cells once it runs.
+        let until = Instant::now() + Duration::from_secs(120);
+        let mut guest = look();
+        while guest.cells.iter().any(|cell| cell.bytes.as_ref().unwrap().is_empty())
+            && Instant::now() < until
+        {
+            thread::sleep(Duration::from_millis(10));
+            guest = look();
+        }
         assert_eq!(guest.cells.len(), 2);
         for (cell, number) in guest.cells.iter().zip(0..) {
             assert_eq!((cell.cell, cell.vcpus.to_string()), (Some(number), number.to_string()));
