@@ -16,7 +16,7 @@ use std::{
 use test_and_set::TestAndSet;
 
 type Fair = RawFairSpinLock<Linux>;
-type InOrder = RawFairSpinLock<Linux, 0>;
+type InOrder = RawFairSpinLock<Linux, 0, 0>;
 
 /// Time that a thread spends without the lock.
 fn elsewhere() {

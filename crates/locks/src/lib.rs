@@ -26,6 +26,7 @@
 //!   queue.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 
+mod door;
 #[allow(unsafe_code, reason = "a lock of lock_api")]
 mod fair;
 mod per_node;
@@ -37,7 +38,7 @@ mod queue;
 mod readme {}
 mod sync;
 
-pub use fair::{FairSpinLock, FairSpinLockGuard, HAND_OFFS, RawFairSpinLock};
+pub use fair::{FairSpinLock, FairSpinLockGuard, HAND_OFFS, RETURNS, RawFairSpinLock};
 pub use lock_api;
 pub use per_node::{NodeCounter, PerNode};
 #[cfg(feature = "std")]

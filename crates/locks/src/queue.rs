@@ -7,6 +7,7 @@
 //! passes over are put aside, and come first again after a bounded number of hand-offs (compact
 //! NUMA-aware locks, Dice and Kogan, EuroSys 2019).
 
+use crate::door::Notes;
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release, spin};
 use core::ptr;
 
@@ -54,6 +55,7 @@ const HELD: *mut Waiter = ptr::without_provenance_mut(1);
 /// from `first` to `tail`, or the one aside. Both are by age, and all that are aside are older than
 /// all others.
 #[derive(Debug)]
+#[repr(align(64))]
 // loom's atomics have no constant constructor.
 #[cfg_attr(loom, derive(Default))]
 pub(crate) struct Queue {
@@ -69,6 +71,8 @@ pub(crate) struct Queue {
     /// The hand-offs since the last one to the oldest waiter of all: to a waiter of the holder's
     /// node, whether they passed others over or not, or to one that is ready.
     hand_offs: AtomicU32,
+    /// What the lock around this queue notes there. Only the holder uses it.
+    pub(crate) notes: Notes,
 }
 
 impl Queue {
@@ -80,6 +84,7 @@ impl Queue {
             aside: AtomicPtr::new(ptr::null_mut()),
             last_aside: AtomicPtr::new(ptr::null_mut()),
             hand_offs: AtomicU32::new(0),
+            notes: Notes::new(),
         }
     }
 
@@ -93,6 +98,11 @@ impl Queue {
     /// Whether somebody holds it.
     pub(crate) fn is_held(&self) -> bool {
         !self.tail.load(Relaxed).is_null()
+    }
+
+    /// Whether somebody waits. The caller holds it.
+    pub(crate) fn is_waited_in(&self) -> bool {
+        self.tail.load(Relaxed) != HELD || !self.aside.load(Relaxed).is_null()
     }
 
     /// Appends a waiter. True if the lock was free, so that the waiter has it.

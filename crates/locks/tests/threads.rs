@@ -28,8 +28,8 @@ impl Platform for Told {
 }
 
 /// Threads on `nodes` nodes, each with its number of turns.
-fn all_turns_count<const MOST: u32>(threads: u32, nodes: u32, turns: u64) {
-    let lock = Mutex::<RawFairSpinLock<Told, MOST>, _>::new((0_u64, Vec::new()));
+fn all_turns_count<const MOST: u32, const PASSES: u32>(threads: u32, nodes: u32, turns: u64) {
+    let lock = Mutex::<RawFairSpinLock<Told, MOST, PASSES>, _>::new((0_u64, Vec::new()));
     let start = Barrier::new(threads as usize);
     thread::scope(|scope| {
         for each in 0..threads {
@@ -61,15 +61,18 @@ fn all_turns_count<const MOST: u32>(threads: u32, nodes: u32, turns: u64) {
 
 #[test]
 fn no_turn_is_lost_between_two_threads() {
-    all_turns_count::<64>(2, 2, 200_000);
+    all_turns_count::<64, 0>(2, 2, 200_000);
+    all_turns_count::<64, 16>(2, 2, 200_000);
+    all_turns_count::<64, 1>(2, 1, 200_000);
 }
 
 /// More threads than the CPUs of most test machines.
 #[test]
 fn no_turn_is_lost_among_many_threads() {
-    all_turns_count::<0>(16, 4, 2_000);
-    all_turns_count::<1>(16, 4, 2_000);
-    all_turns_count::<64>(16, 4, 2_000);
+    all_turns_count::<0, 0>(16, 4, 2_000);
+    all_turns_count::<1, 1>(16, 4, 2_000);
+    all_turns_count::<64, 0>(16, 4, 2_000);
+    all_turns_count::<64, 16>(16, 4, 2_000);
 }
 
 #[test]

@@ -157,7 +157,7 @@ fn main() {
     let args = Args::parse();
     for &threads in &args.threads {
         run::<RawFairSpinLock<Linux>>("fair", threads, &args);
-        run::<RawFairSpinLock<Linux, 0>>("in-order", threads, &args);
+        run::<RawFairSpinLock<Linux, 0, 0>>("in-order", threads, &args);
         run::<TestAndSet>("test-and-set", threads, &args);
         run::<Pthread>("pthread", threads, &args);
         run::<parking_lot::RawMutex>("parking_lot", threads, &args);

@@ -1,0 +1,230 @@
+//! The word of a lock: whether it is held, and whether a thread stands before it.
+//!
+//! A thread takes a lock that is free without a look at the queue. The first of the queue stands at
+//! the door until then. It lets threads of the last holder's node pass, whose caches still have the
+//! lock's data, but only so often (fissile locks, Dice and Kogan, 2020).
+
+use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
+
+/// The holder is in its place.
+const HELD: u32 = 1;
+/// The holder is the first of the queue, which it has to pass on.
+const QUEUED: u32 = 2;
+/// The first of the queue stands at the door.
+const WAITED_FOR: u32 = 4;
+/// One thread that has passed the one at the door. Their number lies below [`NODE`].
+const PASS: u32 = 8;
+/// The node of the holder, or the last one, lies above; 0 if it is unknown, else one more.
+const NODE: u32 = 1 << 16;
+
+/// The most threads that may pass: their number has to fit in its place.
+pub(crate) const MAX_PASSES: u32 = (NODE - PASS) / PASS;
+
+/// The most times in a row without a thread that passes, as [`Notes`] count them: 31 hand-offs.
+const MAX_MISSES: u32 = 5;
+
+/// Whether it is worth it to open the door for threads that come back. The first of the queue keeps
+/// this beside its queue.
+#[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
+pub(crate) struct Notes {
+    /// Hand-offs to come with the door closed.
+    closed: AtomicU32,
+    /// How often in a row nobody has passed.
+    misses: AtomicU32,
+}
+
+impl Notes {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self { closed: AtomicU32::new(0), misses: AtomicU32::new(0) }
+    }
+
+    /// Whether the door stays closed for the next hand-off. Each time that nobody has passed, it
+    /// does so for twice as many.
+    pub(crate) fn stays_closed(&self) -> bool {
+        let closed = self.closed.load(Relaxed);
+        if closed > 0 {
+            self.closed.store(closed - 1, Relaxed);
+            return true;
+        }
+        let misses = self.misses.load(Relaxed);
+        self.closed.store((1 << misses) - 1, Relaxed);
+        self.misses.store(MAX_MISSES.min(misses + 1), Relaxed);
+        false
+    }
+
+    /// Somebody has passed.
+    pub(crate) fn passed(&self) {
+        self.closed.store(0, Relaxed);
+        self.misses.store(0, Relaxed);
+    }
+}
+
+/// The word is 0 while the lock is free and nobody waits.
+#[derive(Debug)]
+#[repr(align(64))]
+#[cfg_attr(loom, derive(Default))]
+pub(crate) struct Door {
+    word: AtomicU32,
+}
+
+/// A node in its place of the word.
+fn placed(node: u32) -> u32 {
+    (node % (NODE - 1) + 1) * NODE
+}
+
+impl Door {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self { word: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.word.load(Relaxed) & HELD != 0
+    }
+
+    /// Takes a lock that nobody has wanted for a while.
+    #[inline]
+    pub(crate) fn take_free(&self) -> bool {
+        self.word.load(Relaxed) == 0
+            && self.word.compare_exchange(0, HELD, Acquire, Relaxed).is_ok()
+    }
+
+    /// Takes a lock that is free; past a thread at the door if fewer than `most` have, and if the
+    /// last holder was on `node`, too.
+    pub(crate) fn pass(&self, node: u32, most: u32) -> bool {
+        let word = self.word.load(Relaxed);
+        if word & HELD != 0 {
+            return false;
+        }
+        let (last, passes) = (word / NODE * NODE, word % NODE / PASS);
+        let is_near = last == 0 || last == placed(node);
+        if !is_near || word & WAITED_FOR != 0 && passes >= most {
+            return false;
+        }
+        let passes = MAX_PASSES.min(passes + 1);
+        let new = HELD | word & WAITED_FOR | (passes * PASS) | placed(node);
+        self.word.compare_exchange(word, new, Acquire, Relaxed).is_ok()
+    }
+
+    /// Takes the lock if it is free, and returns how many have passed; 0 also if the former holder
+    /// has left it to the caller. Else the caller, the first of the queue, stands at the door from
+    /// now on. It is on `node`.
+    pub(crate) fn take_as_first(&self, node: u32) -> Option<u32> {
+        let word = self.word.load(Relaxed);
+        if word & QUEUED != 0 {
+            return Some(0);
+        }
+        if word & HELD == 0 {
+            let new = HELD | QUEUED | placed(node);
+            let taken = self.word.compare_exchange(word, new, Acquire, Relaxed);
+            return taken.is_ok().then_some(word % NODE / PASS);
+        }
+        if word & WAITED_FOR == 0 {
+            self.word.fetch_or(WAITED_FOR, Relaxed);
+        }
+        None
+    }
+
+    /// The first of the queue leaves its CPU for a while. It keeps its claim to the passes that
+    /// were counted.
+    pub(crate) fn step_aside(&self) {
+        self.word.fetch_and(!WAITED_FOR & (NODE - 1), Relaxed);
+    }
+
+    /// The holder leaves, unless it is the first of the queue: then it decides how.
+    #[inline]
+    pub(crate) fn leave(&self) -> bool {
+        let word = self.word.load(Relaxed);
+        if word & QUEUED != 0 {
+            return false;
+        }
+        if word != HELD || self.word.compare_exchange(HELD, 0, Release, Relaxed).is_err() {
+            self.word.fetch_and(!HELD, Release);
+        }
+        true
+    }
+
+    /// The holder, who is the first of the queue, leaves the lock to anybody, or to threads on
+    /// `near` and the next one of the queue.
+    pub(crate) fn open(&self, near: Option<u32>) {
+        // Nobody else changes the word meanwhile.
+        self.word.store(near.map_or(0, placed), Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A door that the first of the queue, from node 1, has left open.
+    fn opened() -> Door {
+        let door = Door::new();
+        assert_eq!(door.take_as_first(1), Some(0));
+        assert!(!door.leave(), "it has the queue to pass on");
+        door.open(Some(1));
+        door
+    }
+
+    #[test]
+    fn threads_that_are_near_pass_the_next_one_so_often_and_no_others() {
+        let door = opened();
+        assert!(!door.take_free() && !door.pass(2, 3), "the next one comes first");
+        assert!(door.pass(1, 3));
+        assert_eq!(door.take_as_first(2), None);
+        assert!(door.leave());
+        for passes in 2..=3 {
+            assert!(!door.pass(2, 3));
+            assert!(door.pass(1, 3), "{passes}");
+            assert_eq!(door.take_as_first(2), None);
+            assert!(door.leave());
+        }
+        assert!(!door.pass(1, 3));
+        assert_eq!(door.take_as_first(2), Some(3));
+        assert!(door.is_held());
+    }
+
+    #[test]
+    fn while_the_next_one_is_aside_all_may_pass() {
+        let door = opened();
+        assert!(door.pass(1, 1));
+        assert_eq!(door.take_as_first(0), None);
+        door.step_aside();
+        assert!(door.leave());
+        assert!(door.pass(2, 1), "none stands before it");
+        assert_eq!(door.take_as_first(0), None);
+        assert!(door.leave());
+        assert!(!door.pass(2, 1), "it is back");
+        assert_eq!(door.take_as_first(0), Some(2));
+    }
+
+    #[test]
+    fn a_closed_door_is_left_to_the_next_one() {
+        let door = Door::new();
+        assert_eq!(door.take_as_first(1), Some(0));
+        assert!(!door.leave() && !door.pass(1, 9) && !door.take_free());
+        assert_eq!(door.take_as_first(2), Some(0));
+        door.open(None);
+        assert!(!door.is_held() && door.take_free() && door.leave());
+    }
+
+    #[test]
+    fn the_number_of_those_who_pass_stays_in_its_place() {
+        let door = opened();
+        for _ in 0..=MAX_PASSES {
+            assert!(door.pass(1, MAX_PASSES) && door.leave());
+        }
+        assert_eq!(door.take_as_first(5), Some(MAX_PASSES));
+    }
+
+    #[test]
+    fn the_door_stays_closed_for_longer_each_time_that_nobody_passes() {
+        let notes = Notes::new();
+        let open_after = || (0..).find(|_| !notes.stays_closed());
+        let waits: Vec<_> = (0..8).map(|_| open_after().unwrap()).collect();
+        assert_eq!(waits, [0, 0, 1, 3, 7, 15, 31, 31]);
+        notes.passed();
+        assert_eq!(open_after(), Some(0));
+    }
+}

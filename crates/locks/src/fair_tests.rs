@@ -1,0 +1,99 @@
+//! The whole lock in many orders of its atomic operations, under loom (`make loom`).
+
+use super::*;
+use loom::{cell::UnsafeCell, model::Builder, sync::Arc, thread};
+use std::cell::Cell;
+
+loom::thread_local! {
+    static NODE: Cell<u32> = Cell::new(0);
+}
+
+/// Each thread says its node itself. Waiters stay, or leave their CPU at each turn.
+struct Told<const STAYS: bool>;
+
+impl<const STAYS: bool> Platform for Told<STAYS> {
+    fn node() -> u32 {
+        NODE.with(Cell::get)
+    }
+
+    fn stays(_: u32) -> bool {
+        STAYS
+    }
+
+    fn give_way() {
+        thread::yield_now();
+    }
+}
+
+struct Counted<const STAYS: bool, const PASSES: u32> {
+    lock: RawFairSpinLock<Told<STAYS>, 1, PASSES>,
+    count: UnsafeCell<u32>,
+}
+
+// SAFETY: the count is touched by the holder of the lock alone, which loom checks.
+unsafe impl<const STAYS: bool, const PASSES: u32> Sync for Counted<STAYS, PASSES> {}
+
+fn have_turns<const STAYS: bool, const PASSES: u32>(
+    counted: &Counted<STAYS, PASSES>,
+    node: u32,
+    turns: u32,
+) {
+    NODE.with(|it| it.set(node));
+    for _ in 0..turns {
+        if !counted.lock.take_free() {
+            counted.lock.wait();
+        }
+        // SAFETY: this thread holds the lock.
+        counted.count.with_mut(|count| unsafe { *count += 1 });
+        // SAFETY: it holds the lock.
+        unsafe { counted.lock.leave() };
+    }
+}
+
+/// Threads on these nodes, the first of which is the main one, have so many turns each.
+fn all_have_their_turns<const STAYS: bool, const PASSES: u32>(
+    nodes: &'static [u32],
+    turns: u32,
+    preemptions: usize,
+) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    builder.check(move || {
+        let lock = RawFairSpinLock {
+            door: Door::default(),
+            queue: Queue::default(),
+            platform: PhantomData,
+        };
+        let counted = Arc::new(Counted::<STAYS, PASSES> { lock, count: UnsafeCell::new(0) });
+        let others = nodes[1..].iter().map(|node| {
+            let counted = counted.clone();
+            thread::spawn(move || have_turns(&counted, *node, turns))
+        });
+        let others: Vec<_> = others.collect();
+        have_turns(&counted, nodes[0], turns);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert!(!counted.lock.is_held());
+        // SAFETY: no other thread is left.
+        let count = counted.count.with(|count| unsafe { *count });
+        assert_eq!(count, nodes.len() as u32 * turns);
+    });
+}
+
+#[test]
+fn two_threads_that_come_back_exclude_each_other_and_both_end() {
+    all_have_their_turns::<true, 1>(&[0, 0], 2, 3);
+    all_have_their_turns::<true, 1>(&[0, 1], 2, 3);
+    all_have_their_turns::<true, 2>(&[0, 0], 3, 2);
+}
+
+#[test]
+fn a_waiter_that_steps_aside_has_its_turns() {
+    all_have_their_turns::<false, 1>(&[0, 1], 2, 2);
+}
+
+#[test]
+fn three_threads_have_their_turns() {
+    all_have_their_turns::<true, 1>(&[0, 0, 1], 1, 2);
+    all_have_their_turns::<true, 1>(&[0, 0, 1], 2, 1);
+}
