@@ -40,6 +40,12 @@ impl Notes {
         Self { closed: AtomicU32::new(0), misses: AtomicU32::new(0) }
     }
 
+    /// The next so many hand-offs find it closed.
+    #[cfg(loom)]
+    pub(crate) fn close(&self, hand_offs: u32) {
+        self.closed.store(hand_offs, Relaxed);
+    }
+
     /// Whether the door stays closed for the next hand-off. Each time that nobody has passed, it
     /// does so for twice as many.
     pub(crate) fn stays_closed(&self) -> bool {
@@ -95,6 +101,10 @@ impl Door {
     /// last holder was on `node`, too.
     pub(crate) fn pass(&self, node: u32, most: u32) -> bool {
         let word = self.word.load(Relaxed);
+        if word == 0 {
+            // Nobody is to be passed, and the holder has no more to tidy up than this.
+            return self.take_free();
+        }
         if word & HELD != 0 {
             return false;
         }
@@ -118,19 +128,21 @@ impl Door {
         }
         if word & HELD == 0 {
             let new = HELD | QUEUED | placed(node);
-            let taken = self.word.compare_exchange(word, new, Acquire, Relaxed);
-            return taken.is_ok().then_some(word % NODE / PASS);
+            if self.word.compare_exchange(word, new, Acquire, Relaxed).is_ok() {
+                return Some(word % NODE / PASS);
+            }
         }
+        // One that was faster counts, too, from now on.
         if word & WAITED_FOR == 0 {
             self.word.fetch_or(WAITED_FOR, Relaxed);
         }
         None
     }
 
-    /// The first of the queue leaves its CPU for a while. It keeps its claim to the passes that
-    /// were counted.
-    pub(crate) fn step_aside(&self) {
-        self.word.fetch_and(!WAITED_FOR & (NODE - 1), Relaxed);
+    /// The first of the queue leaves its CPU for a while, if this is true: somebody holds the lock.
+    /// It keeps its claim to the passes that were counted.
+    pub(crate) fn step_aside(&self) -> bool {
+        self.word.fetch_and(!WAITED_FOR & (NODE - 1), Relaxed) & HELD != 0
     }
 
     /// The holder leaves, unless it is the first of the queue: then it decides how.
@@ -190,13 +202,22 @@ mod tests {
         let door = opened();
         assert!(door.pass(1, 1));
         assert_eq!(door.take_as_first(0), None);
-        door.step_aside();
+        assert!(door.step_aside());
         assert!(door.leave());
         assert!(door.pass(2, 1), "none stands before it");
         assert_eq!(door.take_as_first(0), None);
         assert!(door.leave());
         assert!(!door.pass(2, 1), "it is back");
         assert_eq!(door.take_as_first(0), Some(2));
+    }
+
+    #[test]
+    fn a_door_that_nobody_waits_before_is_free_after_each_holder() {
+        let door = Door::new();
+        for _ in 0..2 {
+            assert!(door.pass(3, 1) && door.is_held() && door.leave());
+            assert!(door.take_free() && door.leave());
+        }
     }
 
     #[test]

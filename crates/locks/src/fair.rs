@@ -22,7 +22,7 @@ pub const RETURNS: u32 = 16;
 /// node. So the next waiter is the oldest one on the holder's node. Waiters that give their CPU
 /// away ([`Platform::give_way`]) come later, if others wait. After [`HAND_OFFS`] of such hand-offs
 /// in a row the oldest waiter of all is next. With `n` waiters ahead of it, a thread is the next
-/// one after at most `(n + 1) * (HAND_OFFS + 1)` others.
+/// one after at most `(n + 1) * (HAND_OFFS + 1)` others of the queue.
 ///
 /// The next waiter takes the lock once it is free. A thread that comes back to it at once, and has
 /// the data in its cache, may be faster, and so may others on its node. They pass the waiter at
@@ -49,8 +49,8 @@ pub type FairSpinLock<P, T> = lock_api::Mutex<RawFairSpinLock<P>, T>;
 pub type FairSpinLockGuard<'a, P, T> = lock_api::MutexGuard<'a, RawFairSpinLock<P>, T>;
 
 /// A spin lock as [`FairSpinLock`], without data. `MOST` is the number of such hand-offs in a row,
-/// and `PASSES` the number of threads that may pass a waiter; with 0 for both the order is that of
-/// arrival.
+/// and `PASSES` the number of threads that may pass a waiter. With 0 for both, not for `MOST`
+/// alone, the order is that of arrival.
 ///
 /// ```
 /// use lock_api::{Mutex, RawMutex};
@@ -168,10 +168,10 @@ impl<P: Platform, const MOST: u32, const PASSES: u32> RawFairSpinLock<P, MOST, P
             has_lock = waiter.is_granted();
         }
         self.queue.take(&waiter);
-        core::mem::forget(stay);
         if PASSES > 0 {
             self.stand_at_the_door(node);
         }
+        core::mem::forget(stay);
     }
 
     fn stand_at_the_door(&self, node: u32) {
@@ -185,8 +185,7 @@ impl<P: Platform, const MOST: u32, const PASSES: u32> RawFairSpinLock<P, MOST, P
             }
             if P::stays(turns) {
                 spin();
-            } else {
-                self.door.step_aside();
+            } else if self.door.step_aside() {
                 P::give_way();
             }
             turns = turns.wrapping_add(1);
@@ -206,7 +205,8 @@ impl<P: Platform, const MOST: u32, const PASSES: u32> RawFairSpinLock<P, MOST, P
     }
 }
 
-/// A panic while this exists aborts: others hold the address of a waiter.
+/// A panic while this exists aborts: others hold the address of a waiter, or wait for the first of
+/// the queue.
 struct Stay;
 
 impl Drop for Stay {

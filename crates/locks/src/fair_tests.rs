@@ -50,11 +50,13 @@ fn have_turns<const STAYS: bool, const PASSES: u32>(
     }
 }
 
-/// Threads on these nodes, the first of which is the main one, have so many turns each.
+/// Threads on these nodes, the first of which is the main one, have so many turns each. The door
+/// stays closed for the first so many hand-offs.
 fn all_have_their_turns<const STAYS: bool, const PASSES: u32>(
     nodes: &'static [u32],
     turns: u32,
     preemptions: usize,
+    closed: u32,
 ) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -65,6 +67,7 @@ fn all_have_their_turns<const STAYS: bool, const PASSES: u32>(
             queue: Queue::default(),
             platform: PhantomData,
         };
+        lock.queue.notes.close(closed);
         let counted = Arc::new(Counted::<STAYS, PASSES> { lock, count: UnsafeCell::new(0) });
         let others = nodes[1..].iter().map(|node| {
             let counted = counted.clone();
@@ -73,7 +76,7 @@ fn all_have_their_turns<const STAYS: bool, const PASSES: u32>(
         let others: Vec<_> = others.collect();
         have_turns(&counted, nodes[0], turns);
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert!(!counted.lock.is_held());
+        assert!(counted.lock.take_free(), "nobody is left");
         // SAFETY: no other thread is left.
         let count = counted.count.with(|count| unsafe { *count });
         assert_eq!(count, nodes.len() as u32 * turns);
@@ -82,18 +85,25 @@ fn all_have_their_turns<const STAYS: bool, const PASSES: u32>(
 
 #[test]
 fn two_threads_that_come_back_exclude_each_other_and_both_end() {
-    all_have_their_turns::<true, 1>(&[0, 0], 2, 3);
-    all_have_their_turns::<true, 1>(&[0, 1], 2, 3);
-    all_have_their_turns::<true, 2>(&[0, 0], 3, 2);
+    all_have_their_turns::<true, 1>(&[0, 0], 2, 3, 0);
+    all_have_their_turns::<true, 1>(&[0, 1], 2, 3, 0);
+    all_have_their_turns::<true, 2>(&[0, 0], 3, 2, 0);
 }
 
 #[test]
 fn a_waiter_that_steps_aside_has_its_turns() {
-    all_have_their_turns::<false, 1>(&[0, 1], 2, 2);
+    all_have_their_turns::<false, 1>(&[0, 1], 2, 2, 0);
 }
 
 #[test]
 fn three_threads_have_their_turns() {
-    all_have_their_turns::<true, 1>(&[0, 0, 1], 1, 2);
-    all_have_their_turns::<true, 1>(&[0, 0, 1], 2, 1);
+    all_have_their_turns::<true, 1>(&[0, 0, 1], 1, 2, 0);
+    all_have_their_turns::<true, 1>(&[0, 0, 1], 2, 1, 0);
+}
+
+#[test]
+fn a_closed_door_is_left_to_the_next_one() {
+    all_have_their_turns::<true, 1>(&[0, 1], 3, 2, 2);
+    all_have_their_turns::<true, 1>(&[0, 1, 0], 1, 2, 2);
+    all_have_their_turns::<false, 1>(&[0, 1], 2, 2, 2);
 }

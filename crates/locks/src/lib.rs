@@ -24,6 +24,8 @@
 //! - So if a handler of interrupts or signals takes any such lock, all such locks have to be taken
 //!   with interrupts or signals blocked: the handler may have interrupted a thread that is about to
 //!   queue.
+//! - An unlock may touch the lock after another thread has taken it. So unsafe code must not free a
+//!   lock's memory while another thread may still be in its unlock.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 
 mod door;

@@ -31,7 +31,8 @@ pub trait Platform {
     }
 
     /// Gives the CPU to others that wait for it, if there are any. Meanwhile the lock passes to
-    /// waiters that have not given theirs away, if there are any, within its bound.
+    /// waiters that have not given theirs away, if there are any, within its bound. The waiter
+    /// whose turn it is is not skipped; others may pass it.
     fn give_way() {
         core::hint::spin_loop();
     }

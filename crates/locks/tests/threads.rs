@@ -53,6 +53,7 @@ fn all_turns_count<const MOST: u32, const PASSES: u32>(threads: u32, nodes: u32,
             });
         }
     });
+    assert!(lock.try_lock().is_some(), "nobody is left");
     let (count, mut seen) = lock.into_inner();
     assert_eq!(count, u64::from(threads) * turns);
     seen.sort_unstable();

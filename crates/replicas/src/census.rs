@@ -6,7 +6,7 @@ use crate::{
     store::SOURCE,
     whole,
 };
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 /// One look at all processes.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ impl Census {
         let mut namespaces: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
         let Ok(entries) = fs::read_dir("/proc") else { return Self::default() };
         for process in entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok()) {
-            if let Ok(namespace) = FileId::at(format!("/proc/{process}/ns/mnt").as_ref()) {
+            if let Some(namespace) = namespace_of(process) {
                 namespaces.entry(namespace).or_default().push(process);
             }
         }
@@ -36,6 +36,16 @@ impl Census {
     pub(crate) fn processes(&self, namespace: FileId) -> &[u32] {
         self.namespaces.get(&namespace).map_or(&[], Vec::as_slice)
     }
+}
+
+/// The mount namespace of a process, or of another of its threads if the first one has ended.
+fn namespace_of(process: u32) -> Option<FileId> {
+    let at = |folder: PathBuf| FileId::at(&folder.join("ns/mnt")).ok();
+    let folder = PathBuf::from(format!("/proc/{process}"));
+    at(folder.clone()).or_else(|| {
+        let threads = fs::read_dir(folder.join("task")).ok()?.flatten();
+        threads.map(|thread| thread.path()).find_map(at)
+    })
 }
 
 /// The copies mounted where these processes live, those on top first.

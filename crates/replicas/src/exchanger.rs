@@ -15,7 +15,7 @@ use crate::{
 use nix::sys::signal::{SigSet, Signal};
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, BufRead, BufReader, Read, Write},
     num::NonZero,
     os::unix::process::CommandExt,
@@ -45,9 +45,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The hidden subcommand of the program that calls [`serve`].
 pub const COMMAND: &str = "replicator-exchange";
 
-/// Looks for users of files. A process may fork before it is stopped, so each look may find
-/// children of those that the one before has found. A domain whose processes come and go all the
-/// time is not looked at without end, since a writer waits.
+/// Looks for users of files. A process may fork before it is stopped or ends, so each look is at
+/// those that the ones before have not found. A domain whose processes come and go all the time is
+/// not looked at without end, since a writer waits.
 pub(crate) const MAX_LOOKS: usize = 16;
 
 /// The most threads that exchange, each in one process at a time.
@@ -121,19 +121,14 @@ impl Exchanged {
         }
     }
 
-    /// Whether it is of no use to ask again. A process amid `execve(2)` has no mapping yet.
+    /// Whether it is of no use to ask again. A process amid `execve(2)` has no mapping yet. One
+    /// that uses none of the files gets none any more, since no path names them.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Done { bytes, kept_bytes, .. } => bytes + kept_bytes > 0,
-            Self::Unconcerned | Self::Gone => false,
-            Self::LeftAlone { .. } => true,
+            Self::Gone => false,
+            Self::Unconcerned | Self::LeftAlone { .. } => true,
         }
-    }
-
-    /// Whether it is worth another look for users: the process used one of the files, or has ended
-    /// and may have had a child before.
-    pub(crate) fn may_have_heirs(&self) -> bool {
-        *self != Self::Unconcerned
     }
 
     /// Why the process still uses a copy.
@@ -183,14 +178,17 @@ impl Exchanger {
         });
         answer.unwrap_or_else(|error| {
             let files = task.files();
-            let is_concerned =
-                |process| operation == Operation::Attach || uses_any(process, &files) == Some(true);
-            let outcome = |process| match is_concerned(process) {
-                true => {
+            let uses = |process| match operation {
+                Operation::Attach => Some(true),
+                Operation::Detach => uses_any(process, &files),
+            };
+            let outcome = |process| match uses(process) {
+                Some(true) => {
                     let why = format!("process {process}: the exchanger: {error}");
                     Exchanged::LeftAlone { why }
                 }
-                false => Exchanged::Unconcerned,
+                Some(false) => Exchanged::Unconcerned,
+                None => Exchanged::Gone,
             };
             task.processes.into_iter().map(|process| (process, outcome(process))).collect()
         })
@@ -265,7 +263,15 @@ fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
     };
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+        let mut done: BTreeMap<_, _> =
+            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect();
+        // A worker that fails has no outcomes.
+        let outcome = |process: &u32| {
+            let why = || format!("process {process}: the exchanger failed");
+            let outcome = done.remove(process);
+            (*process, outcome.unwrap_or_else(|| Exchanged::LeftAlone { why: why() }))
+        };
+        task.processes.iter().map(outcome).collect()
     })
 }
 
@@ -365,7 +371,7 @@ mod tests {
             let task = Task { processes: vec![child.id()], operation, exchanges: Vec::new() };
             assert_eq!(carry_out(&task), [(child.id(), Exchanged::Gone)]);
         }
-        assert!(!Exchanged::Gone.is_final() && Exchanged::Gone.may_have_heirs());
+        assert!(!Exchanged::Gone.is_final());
     }
 
     #[test]
@@ -379,7 +385,7 @@ mod tests {
         let operation = Operation::Detach;
         let task = Task { processes: vec![child.id()], operation, exchanges };
         assert_eq!(carry_out(&task), [(child.id(), Exchanged::Unconcerned)]);
-        assert!(!Exchanged::Unconcerned.is_final() && !Exchanged::Unconcerned.may_have_heirs());
+        assert!(Exchanged::Unconcerned.is_final());
         drop(child.stdin.take());
         child.wait().unwrap();
     }

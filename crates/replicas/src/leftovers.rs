@@ -47,7 +47,7 @@ pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Re
 
 /// `left` has the exchanges by namespace.
 fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchanger) {
-    // Processes that keep what they still map of a copy.
+    // Processes that use no copy, or keep what they still map of one.
     let mut asked = BTreeSet::<u32>::new();
     for _ in 0..MAX_LOOKS {
         let census = Census::take();
@@ -55,8 +55,8 @@ fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchange
         for (namespace, exchanges) in left {
             let mut processes = census.processes(*namespace).to_vec();
             processes.retain(|pid| !asked.contains(pid));
+            found |= !processes.is_empty();
             for (pid, done) in exchanger.exchange(processes, exchanges, Operation::Detach) {
-                found |= done.may_have_heirs();
                 if done.is_final() {
                     asked.insert(pid);
                 }

@@ -8,7 +8,7 @@ use crate::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// For each file on `devices` the number of processes that map it. A process that ends meanwhile,
@@ -34,9 +34,20 @@ pub(crate) fn users(proc: &Path, devices: &BTreeSet<u64>) -> BTreeMap<FileId, u3
 
 /// Whether a process maps one of the files, or has one open; none if it has ended.
 pub(crate) fn uses_any(process: u32, files: &BTreeSet<FileId>) -> Option<bool> {
-    let maps = whole::read(format!("/proc/{process}/maps")).ok().filter(|maps| !maps.is_empty())?;
+    let maps = maps_of(process)?;
     let maps_one = mapped(&maps).iter().any(|file| files.contains(file));
     Some(maps_one || has_open(process, files))
+}
+
+/// The maps of a process, which another of its threads has if the first one has ended.
+fn maps_of(process: u32) -> Option<Vec<u8>> {
+    let at =
+        |folder: PathBuf| whole::read(folder.join("maps")).ok().filter(|maps| !maps.is_empty());
+    let folder = PathBuf::from(format!("/proc/{process}"));
+    at(folder.clone()).or_else(|| {
+        let threads = fs::read_dir(folder.join("task")).ok()?.flatten();
+        threads.map(|thread| thread.path()).find_map(at)
+    })
 }
 
 fn has_open(process: u32, files: &BTreeSet<FileId>) -> bool {

@@ -208,7 +208,10 @@ fn run_add(args: &Add, connect: impl FnOnce() -> Result<Client, Failure>) -> Out
         answer
     });
     if !args.no_wait {
-        refused.extend(await_copies(&client, &added)?);
+        match await_copies(&client, &added) {
+            Ok(barred) => refused.extend(barred),
+            Err(failure) => return outcome(&args.files, &refused).and(Err(failure)),
+        }
     }
     outcome(&args.files, &refused)
 }

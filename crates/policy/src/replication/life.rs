@@ -16,7 +16,8 @@ pub enum State {
     Replicated,
     /// The lease is being broken: copies are going, and the writer waits.
     Collapsing,
-    /// It cannot have copies. Another [`Event::Want`] makes it try again.
+    /// It cannot have copies. Another [`Event::Want`] makes it try again, and other attributes do
+    /// if an attribute was the reason.
     Barred(Bar),
 }
 

@@ -142,6 +142,7 @@ impl Replicator {
             Ok(original) => original,
             Err(error) => return failed(error.to_string()),
         };
+        file.has_new_attributes = false;
         let cancelled = Arc::new(AtomicBool::new(false));
         file.jobs.insert(node, Arc::clone(&cancelled));
         self.next_copy += 1;
@@ -164,7 +165,14 @@ impl Replicator {
             Ok(copy) => copy,
             Err(why) => {
                 let why = match why {
-                    NotCopied::Barred(bar) => return self.take(job.file, Event::Barred(bar)),
+                    NotCopied::Barred(bar) => {
+                        self.take(job.file, Event::Barred(bar));
+                        // The event that would lift the bar may have come before it.
+                        if self.files.get(&job.file).is_some_and(|it| it.has_new_attributes) {
+                            self.take(job.file, Event::Attributes);
+                        }
+                        return;
+                    }
                     NotCopied::Refused(why) => why,
                     NotCopied::Cancelled => CopyRefusal::Failed("it was cancelled".into()),
                 };

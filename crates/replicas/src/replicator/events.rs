@@ -174,6 +174,9 @@ impl Replicator {
                 self.take(id, Event::WriterClosed);
             }
             if attributes {
+                if let Some(file) = self.files.get_mut(&id) {
+                    file.has_new_attributes = true;
+                }
                 // Before the copies follow: one that cannot is not made again at once.
                 self.take(id, Event::Attributes);
                 self.refresh(id);

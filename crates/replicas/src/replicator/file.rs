@@ -29,6 +29,8 @@ pub(super) struct Replicated {
     pub(super) copies: BTreeMap<NodeId, Copy>,
     /// Copies that are being made, by node. The flag ends the copying.
     pub(super) jobs: BTreeMap<NodeId, Arc<AtomicBool>>,
+    /// Whether it has got other attributes since the last copying began.
+    pub(super) has_new_attributes: bool,
     /// Its watch, for the last close of a writer and for a replacement.
     pub(super) watch: i32,
     /// The next attempt to take the lease.

@@ -5,6 +5,7 @@ use crate::{
     census::{Census, copies_seen_by},
     exchanger::{Exchanged, MAX_LOOKS},
     file_id::FileId,
+    mountinfo::Mount,
     namespace::Namespace,
     protocol::{Attached, LeftAlone},
     remap::{Exchange, Operation},
@@ -30,13 +31,9 @@ impl Replicator {
                 |(_, copy): &(NodeId, Copy)| Exchange { path: path.clone(), from: copy.id, to };
             going.iter().map(exchange).collect::<Vec<_>>()
         };
-        let shown = |namespace| {
-            let mount = self.guests.get(&namespace)?.mounts.get(&id)?;
-            Some(file.copies.get(&mount.copy)?.id)
-        };
         // Once the path names another file, its mappings of the old one live on.
         let is_replaced = self.is_replaced(id);
-        // Processes that keep what they still map of a copy.
+        // Processes that use no copy, or keep what they still map of one.
         let mut asked = BTreeSet::<u32>::new();
         let mut strays = BTreeSet::new();
         for _ in 0..MAX_LOOKS {
@@ -44,22 +41,29 @@ impl Replicator {
             let mut concerned = BTreeMap::<FileId, Vec<u32>>::new();
             for (namespace, processes) in census.namespaces() {
                 // In a domain, too: it may have bound its folders elsewhere.
-                if self.clear_stray(namespace, processes, going) {
+                let mounts = copies_seen_by(processes);
+                if self.clear_stray(namespace, processes, &mounts, going) {
                     strays.insert(namespace);
                 }
-                let had_copies =
-                    self.guests.contains_key(&namespace) || strays.contains(&namespace);
+                let shown = mounts.iter().find_map(|mount| {
+                    file.copies.values().find(|copy| is_mount_of(mount, copy)).map(|copy| copy.id)
+                });
+                let had_copies = self.guests.contains_key(&namespace)
+                    || strays.contains(&namespace)
+                    || shown.is_some();
                 if had_copies && !is_replaced {
-                    let there = concerned.entry(shown(namespace).unwrap_or(id)).or_default();
+                    let there = concerned.entry(shown.unwrap_or(id)).or_default();
                     there.extend(processes.iter().filter(|pid| !asked.contains(*pid)));
                 }
             }
-            let mut found = false;
+            concerned.retain(|_, processes| !processes.is_empty());
+            if concerned.is_empty() {
+                return;
+            }
             let exchange = |(to, processes)| {
                 self.exchanger.exchange(processes, &exchanges(to), Operation::Detach)
             };
             for (pid, done) in concerned.into_iter().flat_map(exchange) {
-                found |= done.may_have_heirs();
                 if done.is_final() {
                     asked.insert(pid);
                 }
@@ -68,28 +72,25 @@ impl Replicator {
                     eprintln!("nearside replicator: {why}: it keeps a copy of {path}");
                 }
             }
-            if !found {
-                return;
-            }
         }
     }
 
     /// Takes copies out of a namespace that has them by itself, such as one that was made from a
     /// guest's (unshare(1), a sandbox). Says whether it had any.
-    fn clear_stray(&self, id: FileId, processes: &[u32], going: &[(NodeId, Copy)]) -> bool {
-        let is_going = |device: u64, root: &Path| {
-            let mut copies = going.iter().map(|(_, copy)| copy);
-            copies.any(|copy| {
-                copy.id.device == device && root.strip_prefix("/") == Ok(Path::new(&copy.name))
-            })
-        };
-        let mut mounts = copies_seen_by(processes);
-        mounts.retain(|mount| is_going(mount.device, &mount.root));
+    fn clear_stray(
+        &self,
+        id: FileId,
+        processes: &[u32],
+        mounts: &[Mount],
+        going: &[(NodeId, Copy)],
+    ) -> bool {
+        let is_going = |mount: &&Mount| going.iter().any(|(_, copy)| is_mount_of(mount, copy));
+        let mounts: Vec<_> = mounts.iter().filter(is_going).collect();
         if mounts.is_empty() || id == self.visitor.home() {
             return false;
         }
         if let Some(namespace) = Namespace::with_any(processes, id) {
-            for mount in &mounts {
+            for mount in mounts {
                 if let Err(error) = self.visitor.unbind_at(&namespace, &mount.point, mount.device) {
                     eprintln!("nearside replicator: {}: {error}", escape::text(&mount.point));
                 }
@@ -163,4 +164,8 @@ impl Replicator {
         }
         exchanges
     }
+}
+
+fn is_mount_of(mount: &Mount, copy: &Copy) -> bool {
+    copy.id.device == mount.device && mount.root.strip_prefix("/") == Ok(Path::new(&copy.name))
 }

@@ -153,6 +153,7 @@ impl Replicator {
                 serving,
                 copies: BTreeMap::new(),
                 jobs: BTreeMap::new(),
+                has_new_attributes: false,
                 watch,
                 retry: Retry::default(),
                 layer_watches: BTreeSet::new(),

@@ -94,9 +94,12 @@ fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
     assert_eq!(status["serving"], serde_json::json!({"0": 0, "1": 0, "2": 2, "3": 2}));
     let mut python = Python::at_home("pair", 3);
     python.load(&[], &plugin);
-    python.exec("import mmap");
-    python.exec(&format!("file = open('{plugin}', 'rb')"));
-    python.exec("text = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)");
+    let mut nested = Python::at_home("nested", 3);
+    for user in [&mut python, &mut nested] {
+        user.exec("import mmap");
+        user.exec(&format!("file = open('{plugin}', 'rb')"));
+        user.exec("text = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)");
+    }
     let text = nearside_lab::stdout(&run(words("replicate status")));
     assert!(text.contains("that of 2"), "{text}");
     // With a copy for each node, the domain gets its own one.
@@ -109,15 +112,21 @@ fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
     });
     // A domain's home names the nodes as well.
     let serving = || super::helper::status(&plugin).unwrap()["serving"].clone();
+    // One that has unshared its namespace since sees the copy of its node, too.
+    let unshared = "__import__('ctypes').CDLL(None).unshare(0x20000)";
+    assert_eq!(nested.eval(unshared), "0");
     add("--domain pair", std::slice::from_ref(&plugin), "replicated");
     assert_eq!(serving(), serde_json::json!({"3": 3}));
     // The copy that it has mapped all the time is gone, so it has got that of its node.
-    assert_eq!(python.eval("__import__('os').fstat(file.fileno()).st_dev"), python.eval(&device));
+    for user in [&mut python, &mut nested] {
+        assert_eq!(user.eval("__import__('os').fstat(file.fileno()).st_dev"), user.eval(&device));
+    }
     add("--nodes all", std::slice::from_ref(&plugin), "replicated");
     assert_eq!(serving(), serde_json::json!({"0": 0, "1": 1, "2": 2, "3": 3}));
     let writer = fs::OpenOptions::new().write(true).open(&plugin).unwrap();
     writer.write_all_at(b"new", 0).unwrap();
     assert_eq!(python.eval("text[:3]"), "b'new'");
+    assert_eq!(nested.eval("text[:3]"), "b'new'");
     assert_eq!(replicator.said(), "");
     replicator.stop();
 }
