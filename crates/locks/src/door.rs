@@ -60,7 +60,7 @@ impl Notes {
         false
     }
 
-    /// Somebody has passed.
+    /// Threads have passed the last one at the door: it is worth it to open it.
     pub(crate) fn passed(&self) {
         self.closed.store(0, Relaxed);
         self.misses.store(0, Relaxed);
@@ -102,7 +102,7 @@ impl Door {
     pub(crate) fn pass(&self, node: u32, most: u32) -> bool {
         let word = self.word.load(Relaxed);
         if word == 0 {
-            // Nobody is to be passed, and the holder has no more to tidy up than this.
+            // The queue is empty, and no later holder would clear a node or a number of passes.
             return self.take_free();
         }
         if word & HELD != 0 {
@@ -161,7 +161,7 @@ impl Door {
     /// The holder, who is the first of the queue, leaves the lock to anybody, or to threads on
     /// `near` and the next one of the queue.
     pub(crate) fn open(&self, near: Option<u32>) {
-        // Nobody else changes the word meanwhile.
+        // Other threads change the word only while `QUEUED` is not set.
         self.word.store(near.map_or(0, placed), Release);
     }
 }

@@ -71,7 +71,7 @@ pub(crate) struct Queue {
     /// The hand-offs since the last one to the oldest waiter of all: to a waiter of the holder's
     /// node, whether they passed others over or not, or to one that is ready.
     hand_offs: AtomicU32,
-    /// What the lock around this queue notes there. Only the holder uses it.
+    /// Notes of the lock around this queue. Only the holder of the queue uses them.
     pub(crate) notes: Notes,
 }
 
