@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import required
 from common import LAB, LabError
-from contenders import CONTENDERS
+from contenders import BOUNDS, CONTENDERS
 from page import Part
 from fakes import FakeRunner, load_program
 
@@ -35,13 +35,18 @@ class Options(unittest.TestCase):
     def test_workloads_are_those_of_the_program(self):
         source = (LAB / "workloads/src/workload.rs").read_text()
         self.assertEqual(
-            tuple(re.findall(r'Workload \{\s*name: "(\w+)"', source)), compare.WORKLOADS
+            tuple(re.findall(r'Workload \{\s*name: "([\w-]+)"', source)), compare.WORKLOADS
         )
 
     def test_a_workload_that_there_is_not_is_refused_at_once(self):
         code, said = self.parse("warehose")
         self.assertEqual(code, 2)
         self.assertIn("'warehouse', 'skewed'", said)
+
+    def test_there_are_one_to_four_builds(self):
+        self.assertEqual(self.parse("--builds", "4")[0].builds, 4)
+        for builds in ("0", "5"):
+            self.assertEqual(self.parse("--builds", builds)[0], 2)
 
     def test_the_default_is_the_warehouse(self):
         options, _ = self.parse("--seeds", "2")
@@ -60,6 +65,8 @@ class Options(unittest.TestCase):
             (options.workload, options.machine, options.contenders),
             ("text", "pairs", ["stock", "nearside"]),
         )
+        options, _ = self.parse("--quick")
+        self.assertEqual((options.seeds, options.builds), (1, 1))
         options, _ = self.parse("--required", "--contenders", "stock")
         self.assertEqual((options.contenders, options.seeds), (["stock"], 1))
         for words in (
@@ -69,6 +76,8 @@ class Options(unittest.TestCase):
             "--required --machine x460-small",
             "--required --domains 4",
             "--required --seeds 1",
+            "--required --builds 2",
+            "--quick --builds 1",
             "--required --ratios 2",
             "--required --debug",
         ):
@@ -93,6 +102,7 @@ class Comparison(unittest.TestCase):
                 jobs=None,
                 asked=asked,
                 seeds=1,
+                builds=1,
             )
             vars(options).update(
                 workload="warehouse", machine="x460-small", ratios=[1.5, 2.0], domains=[2]
@@ -127,26 +137,45 @@ class Comparison(unittest.TestCase):
 
 
 class Required(unittest.TestCase):
-    def test_it_is_no_more_than_150_guests(self):
-        trials = [
+    def trials(self):
+        """All of the set; a machine at a ratio is named by both."""
+        return dict.fromkeys(
             trial
             for part in required.SET
-            for trial in compare.trials_of(replace(part, ratios=()), Path())
-        ]
-        per_ratio = [
-            trial
-            for part in required.SET
-            for _ in part.ratios[1:]
-            for trial in compare.trials_of(replace(part, ratios=()), Path())
-        ]
+            for ratio in part.ratios or ("",)
+            for trial in compare.trials_of(
+                replace(part, machine=part.machine + str(ratio), ratios=()), Path()
+            )
+        )
+
+    def test_it_is_no_more_than_320_guests(self):
         # Of skewed's domains one pin knows what the other does not.
         guests = [
             trial
-            for trial in trials + per_ratio
+            for trial in self.trials()
             if trial.contender != "pin-oracle" or trial.workload == "skewed"
         ]
-        self.assertLessEqual(len(guests), 150)
-        self.assertLessEqual({trial.contender for trial in trials}, set(CONTENDERS))
+        self.assertLessEqual(len(guests), 320)
+        self.assertLessEqual({trial.contender for trial in guests}, set(CONTENDERS))
+        self.assertLessEqual({trial.workload for trial in guests}, set(compare.WORKLOADS))
+
+    def test_each_requirement_has_three_seeds_and_two_builds(self):
+        runs = {(seed, build) for seed in (1, 2, 3) for build in (1, 2)}
+        pairs = [
+            (requirement.place(), name)
+            for requirement in required.REQUIRED
+            for name in ("nearside", *requirement.others)
+            if name not in BOUNDS
+        ]
+        pairs += [(place, name) for place in required.SERVED for name in ("stock", "nearside")]
+        for place, name in pairs:
+            found = {
+                (trial.seed, trial.build)
+                for trial in self.trials()
+                if (trial.workload, trial.domains, trial.machine) == place
+                and trial.contender == name
+            }
+            self.assertEqual(found, runs, (place, name))
 
     def compare(self, page, runner, **changes):
         with tempfile.TemporaryDirectory() as folder:
@@ -181,8 +210,9 @@ class Required(unittest.TestCase):
             self.assertEqual(code, 0)
             self.assertEqual(set(runner.ran), {"stock"})
             text = page.read_text()
-            self.assertIn(f"| {CONTENDERS['balancing']} | 100 ms, 1.50 x |", text)
-            self.assertIn("- warehouse, 16 domains on x460-small: numad, pin-naive,", text)
+            self.assertRegex(text, rf"\| {CONTENDERS['balancing']} \| 100 ms, 1.5 x \|")
+            self.assertIn("- warehouse, 16 domains on x460-small: nearside, pin-naive,", text)
+            self.assertIn("\n\nThe others at 1234567 (2026-11-23).\n", text)
             self.assertIn("results of 2026-11-23, commit 1234567, Linux 7.1, QEMU 10.0,", text)
             self.assertTrue(
                 (Path(folder) / "images/warehouse.x460-small.16-domains.ratios.svg").exists()

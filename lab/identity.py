@@ -111,6 +111,27 @@ def qemu_version(qemu, environment):
     return re.sub(r"^QEMU emulator version ", "", told.stdout.partition("\n")[0])
 
 
+def without_comments(text):
+    """C without its comments and the arrangement of its lines. A string keeps what looks like a
+    comment."""
+    parts = r'("(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\')|/\*.*?\*/|//[^\n]*'
+    kept = re.sub(parts, lambda found: found[1] or " ", text, flags=re.DOTALL)
+    return " ".join(kept.split())
+
+
+def scheduler():
+    """A digest of the BPF scheduler's sources, which no comment changes. Its decisions are a header
+    in a crate of their own."""
+    crates = LAB.parent / "crates"
+    found = [*crates.glob("scheduler/src/bpf/*.[ch]"), crates / "credit/src/credit.h"]
+    return digest(
+        *(
+            f"{path.name}\0{without_comments(path.read_text())}\0"
+            for path in sorted(found, key=lambda path: path.name)
+        )
+    )
+
+
 def commit():
     """Of this checkout, if it is one."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]

@@ -13,16 +13,16 @@ class Part:
         )
 
     def split(self):
-        """The text before the part, and the text after it."""
+        """The text before the part, the part, and the text after it."""
         before, begin, rest = self.path.read_text().partition(self.begin)
-        _, end, after = rest.partition(self.end)
+        written, end, after = rest.partition(self.end)
         if not begin or not end:
             raise LabError(
                 f"{self.path} has no lines {self.begin!r} and {self.end!r} to write between"
             )
-        return before, after
+        return before, written, after
 
     def write(self, text):
         """Replaces the part."""
-        before, after = self.split()
+        before, _, after = self.split()
         self.path.write_text(f"{before}{self.begin}\n\n{text}\n{self.end}{after}")

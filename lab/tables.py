@@ -53,6 +53,11 @@ def local_share(result):
     return 1 - remote_lines("fetched")(result) / max(all_lines("fetched")(result), 1)
 
 
+def cpu_time_s(result):
+    """Of all CPUs, for the same work."""
+    return busy_ns(result) / 1e9
+
+
 def mean_domain_ms(result):
     return statistics.mean(domain["time_ms"] for domain in result["domains"])
 
@@ -63,9 +68,13 @@ def total_ms(trial, result):
     return busy_per_cpu_ns(result) / 1e6 if trial.contender in BOUNDS else result["total_ms"]
 
 
+# Percentiles of the latency of requests, in a result of a workload that has requests.
+PERCENTILES = ("p50", "p99", "p99.9")
+
+
 @dataclass
 class Row:
-    """All seeds of a contender."""
+    """All runs of a contender: each seed of each build."""
 
     times_ms: list
     results: list
@@ -75,6 +84,22 @@ class Row:
 
     def median(self, figure):
         return statistics.median(map(figure, self.results))
+
+    def median_mean_domain_ms(self):
+        return self.median(mean_domain_ms)
+
+    def median_cpu_time_s(self):
+        return self.median(cpu_time_s)
+
+    def latency_us(self):
+        """Medians by percentile; None where the workload has no requests."""
+        known = [found for result in self.results if (found := result.get("latency_us"))]
+        if not known:
+            return None
+        return {
+            percentile: statistics.median(latency[percentile] for latency in known)
+            for percentile in PERCENTILES
+        }
 
 
 def rows_of(results):
@@ -113,6 +138,8 @@ HEADINGS = (
     "of the bound",
     "a domain, mean (ms)",
     "against stock",
+    "CPU time (s)",
+    "against stock",
 )
 
 
@@ -124,12 +151,14 @@ def against(row_of, contender, median):
 
 
 def table_lines(row_of):
-    total, mean = Row.median_ms, lambda row: row.median(mean_domain_ms)
-    against_stock, of_bound, mean_against_stock = (
+    total, mean, cpu = Row.median_ms, Row.median_mean_domain_ms, Row.median_cpu_time_s
+    against_stock, of_bound, mean_against_stock, cpu_against_stock = (
         against(row_of, name, median)
-        for name, median in (("stock", total), ("local", total), ("stock", mean))
+        for name, median in (("stock", total), ("local", total), ("stock", mean), ("stock", cpu))
     )
     headings = [*HEADINGS, *(heading for heading, _, _ in FIGURES)]
+    if any(row.latency_us() for row in row_of.values()):
+        headings += [f"latency, {percentile} (us)" for percentile in PERCENTILES]
     yield f"| {' | '.join(headings)} |"
     yield "|---" * len(headings) + "|"
     for contender in (name for name in CONTENDERS if name in row_of):
@@ -144,28 +173,35 @@ def table_lines(row_of):
             columns += [
                 f"{mean(row):.0f}",
                 mean_against_stock(row),
+                f"{cpu(row):.2f}",
+                cpu_against_stock(row),
                 *(show(row.median(figure)) for _, figure, show in FIGURES),
+                *(f"{latency:.0f}" for latency in (row.latency_us() or {}).values()),
             ]
         yield f"| {' | '.join([*columns, *[''] * (len(headings) - len(columns))])} |"
 
 
 def lacking(results):
-    """Trials without a result, by point: contenders, with their seeds where others have results."""
+    """Trials without a result, by point: contenders, with their runs where others have results."""
     wanted, missing = {}, {}
     for trial, result in results.items():
         point = trial.machine, trial.workload, trial.domains
-        wanted.setdefault((point, trial.contender), []).append(trial.seed)
+        run = trial.seed, trial.build
+        wanted.setdefault((point, trial.contender), []).append(run)
         if not result:
-            missing.setdefault(point, {}).setdefault(trial.contender, []).append(trial.seed)
+            missing.setdefault(point, {}).setdefault(trial.contender, []).append(run)
 
-    def text(point, contender, seeds):
-        return contender + (
-            "" if seeds == wanted[point, contender] else f" (seed {', '.join(map(str, seeds))})"
-        )
+    def text(point, contender, runs):
+        if runs == wanted[point, contender]:
+            return contender
+        if all(build == 1 for _, build in wanted[point, contender]):
+            return f"{contender} (seed {', '.join(str(seed) for seed, _ in runs)})"
+        named = ", ".join(f"seed {seed} of build {build}" for seed, build in runs)
+        return f"{contender} ({named})"
 
     return {
-        point: ", ".join(text(point, *each) for each in seeds_of.items())
-        for point, seeds_of in missing.items()
+        point: ", ".join(text(point, *each) for each in runs_of.items())
+        for point, runs_of in missing.items()
     }
 
 

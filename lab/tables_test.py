@@ -70,6 +70,41 @@ class Table(unittest.TestCase):
         self.assertIn("Without a result: stock, nearside (seed 2).", text)
         self.assertIn("### w, 4 domains on m\n\nWithout a result: stock, nearside.", text)
 
+    def test_missing_runs_are_named_by_seed_and_build_where_there_are_builds(self):
+        results = {
+            Trial("w", "m", 2, "stock", seed, build): None if build > seed else result(100, (1, 1))
+            for seed in (1, 2)
+            for build in (1, 2)
+        }
+        self.assertEqual(tables.lacking(results), {("m", "w", 2): "stock (seed 1 of build 2)"})
+        self.assertEqual(len(rows_of(results)["m", "w", 2]["stock"].times_ms), 3)
+
+    def test_cpu_time_stands_beside_the_mean(self):
+        busy_ms = {"stock": (900, 1100), "nearside": (300, 700)}
+        results = {Trial("w", "m", 2, c, 1): result(1000, busy) for c, busy in busy_ms.items()}
+        lines = tables.table(results).splitlines()
+        nearside = next(line for line in lines if line.startswith("| nearside")).split(" | ")
+        at = tables.HEADINGS.index("CPU time (s)")
+        self.assertEqual(nearside[at - 2 : at + 2], ["750", "1.00", "1.00", "2.00"])
+
+    def test_latencies_are_shown_where_there_are_requests(self):
+        def run(contender, seed, p99):
+            latency = p99 and {"p50": 10, "p99": p99, "p99.9": 900}
+            made = {**result(100, (1, 1)), "latency_us": latency}
+            return Trial("server", "m", 2, contender, seed), made
+
+        results = dict(
+            [run("stock", seed, p99) for seed, p99 in enumerate((200, 300, 220))]
+            + [run("numad", 1, None)]
+        )
+        row_of = rows_of(results)["m", "server", 2]
+        self.assertEqual(row_of["stock"].latency_us(), {"p50": 10, "p99": 220, "p99.9": 900})
+        self.assertIsNone(row_of["numad"].latency_us())
+        lines = [line for line in tables.table(results).splitlines() if line.startswith("|")]
+        self.assertTrue(lines[0].endswith("| latency, p99 (us) | latency, p99.9 (us) |"), lines[0])
+        self.assertTrue(lines[2].endswith(" | 10 | 220 | 900 |"), lines[2])
+        self.assertEqual(len({line.count("|") for line in lines}), 1)
+
     def test_several_ratios_are_a_curve(self):
         ratios = {"m": 2.6, "m.ratio-1.5": 1.4999, "m.ratio-2.0": 2.0}
         trials = {

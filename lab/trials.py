@@ -88,10 +88,14 @@ class Trial:
     domains: int
     contender: str
     seed: int
+    # Of the guest: the same programs at another place in it, which is enough to let the kernel's
+    # scheduler take another course.
+    build: int = 1
 
     def __str__(self):
         point = f"{self.workload}, {self.domains} domains on {machines.name_of(self.machine)}"
-        return f"{point}, {self.contender}, seed {self.seed}"
+        build = f", build {self.build}" if self.build > 1 else ""
+        return f"{point}, {self.contender}, seed {self.seed}{build}"
 
 
 def cache_kib(machine):
@@ -113,6 +117,8 @@ class Runner:
         self.began_with = {path: self.files.digest(path) for path in identity.read_by_guests()}
         for folder in ("trials", "machines", "bin", "failed"):
             (results / folder).mkdir(exist_ok=True)
+        # Of the sources that are built now: they may change while guests run.
+        self.scheduler_sources = identity.scheduler()
         # Copies: a build meanwhile must not change the guests' programs. Their place is part of the
         # guest.
         self.programs = {}
@@ -131,6 +137,19 @@ class Runner:
             "commit": identity.commit(),
             "qemu": identity.qemu_version(*found),
             "kernel": self.kernel,
+        }
+
+    def programs_of(self, trial):
+        return self.programs if trial.build == 1 else self.copies(trial.build)
+
+    @functools.cache
+    def copies(self, build):
+        """The programs of this build, by name."""
+        folder = self.results / "bin" / f"build-{build}"
+        folder.mkdir(exist_ok=True)
+        return {
+            name: Path(shutil.copy2(program, folder / name))
+            for name, program in self.programs.items()
         }
 
     def which(self, trial):
@@ -192,7 +211,7 @@ class Runner:
 
     def guest_command(self, trial):
         machine, domains = machines.load(trial.machine), self.domains(trial)
-        command = [self.programs["workloads"], "play", *self.which(trial)]
+        command = [self.programs_of(trial)["workloads"], "play", *self.which(trial)]
         if trial.contender == "xen":
             return command
         command += ["--faster", FASTER]
@@ -229,7 +248,7 @@ class Runner:
         ]
         command += ["--kernel", self.kernel, "--seed", trial.seed, "--timeout", GUEST_SECONDS]
         if self.needs_nearside(trial):
-            command += ["--with", f"{self.programs['nearside']}=/bin/nearside"]
+            command += ["--with", f"{self.programs_of(trial)['nearside']}=/bin/nearside"]
         if trial.contender == "xen":
             command += ["--xen"]
         for place, program in self.bring(trial).items():
@@ -238,8 +257,9 @@ class Runner:
 
     def depends_on(self, trial):
         """Files, by their contents."""
-        programs = [self.programs["workloads"], *self.bring(trial).values()]
-        programs += [self.programs["nearside"]] if self.needs_nearside(trial) else []
+        own = self.programs_of(trial)
+        programs = [own["workloads"], *self.bring(trial).values()]
+        programs += [own["nearside"]] if self.needs_nearside(trial) else []
         loaded = [
             library
             for program in programs
@@ -315,6 +335,7 @@ class Runner:
             "command": shlex.join(command),
             "ended": ended,
             **self.made_by,
+            **({"scheduler_sources": self.scheduler_sources} if self.needs_nearside(trial) else {}),
             "host_s": round(seconds, 1),
             **found,
         }
@@ -325,7 +346,8 @@ class Runner:
     def failed(self, trial):
         """The file of a failed guest's counters."""
         point = f"{trial.workload}.{machines.name_of(trial.machine)}.{trial.domains}-domains"
-        name = f"{point}.{trial.contender}.seed-{trial.seed}.counters"
+        build = f".build-{trial.build}" if trial.build > 1 else ""
+        name = f"{point}.{trial.contender}.seed-{trial.seed}{build}.counters"
         return self.results / "failed" / name
 
     def tell_failed(self, trial, error, printed, counters):

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import unittest
 import unittest.mock
+from dataclasses import replace
 from pathlib import Path
 
 import trials
@@ -65,6 +66,8 @@ class FakeLab:
             'echo "QEMU emulator version 10.0 (Debian)"\n',
         )
         self.write("program", '#!/bin/sh\necho \'[{"work": 1}, {"work": 1}]\'\n')
+        for name in ("scheduler/src/bpf/main.bpf.c", "credit/src/credit.h"):
+            self.write(f"crates/{name}", name)
         self.write("m.toml", (LAB / "machines/pairs.toml").read_text())
         ids = (trials.MARK_BEGIN, trials.MARK_END)
         marks = (
@@ -156,6 +159,34 @@ class Identity(unittest.TestCase):
         )
         self.assertRegex(kept["ended"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")
 
+    def test_a_result_of_nearside_names_the_sources_of_its_scheduler(self):
+        runner = self.runner()
+        kept = runner.run(self.trial)
+        self.assertEqual(kept["scheduler_sources"], identity.scheduler())
+        self.assertNotIn("scheduler_sources", runner.run(replace(self.trial, contender="stock")))
+        for text, is_other in (("\n\t/* more */ // words\n", False), ("more", True)):
+            for name in ("scheduler/src/bpf/main.bpf.c", "credit/src/credit.h"):
+                before = identity.scheduler()
+                self.lab.append(f"crates/{name}", text)
+                self.assertEqual(identity.scheduler() != before, is_other, (name, text))
+        later = runner.run(replace(self.trial, seed=2))
+        self.assertEqual(later["scheduler_sources"], kept["scheduler_sources"])
+
+    def test_another_build_is_the_same_programs_at_another_place(self):
+        runner, folder = self.runner(), self.lab.folder / "results/bin"
+        second = replace(self.trial, build=2)
+        self.assertEqual(str(second), f"{self.trial}, build 2")
+        self.assertNotIn("build", str(self.trial))
+        for trial, place in ((self.trial, folder), (second, folder / "build-2")):
+            command = runner.command(trial)
+            self.assertIn(str(place / "workloads"), command)
+            self.assertIn(f"{place / 'nearside'}=/bin/nearside", command)
+            for name in ("workloads", "nearside"):
+                self.assertIn(place / name, runner.depends_on(trial))
+                self.assertEqual((place / name).read_bytes(), (folder / name).read_bytes())
+        self.assertNotEqual(runner.file(second), runner.file(self.trial))
+        self.assertEqual(runner.failed(second).name[-24:], ".seed-1.build-2.counters")
+
     def test_an_edit_while_a_guest_runs_ends_the_set_and_drops_its_result(self):
         for edited in ("lab/modelled.py", "lab/run", "libc", "m.toml", "7.1-amd64/vmlinuz"):
             runner = self.runner()
@@ -203,6 +234,16 @@ class Identity(unittest.TestCase):
         for text in ("", "{}", '{"total_ms": 5', '{"total_ms": 5, "domains": [], "marks": []}'):
             runner.file(self.trial).write_text(text)
             self.assertIsNone(runner.found(self.trial), text)
+
+
+class Sources(unittest.TestCase):
+    def test_comments_and_the_arrangement_of_lines_do_not_count(self):
+        bare = identity.without_comments
+        self.assertEqual(
+            bare("int x; /* it's\n * x */\n\tint y; // \"\n"), bare("int x;\n\n int  y;\n")
+        )
+        self.assertEqual(bare('s("/* x */ // \\"", \'"\'); // x'), 's("/* x */ // \\"", \'"\');')
+        self.assertNotEqual(bare("int x;"), bare("intx;"))
 
 
 class Running(unittest.TestCase):

@@ -1,15 +1,16 @@
-//! One domain: gets ready, says so, does its work when a line comes, says when it was done, and
-//! holds its memory until its input ends.
+//! One domain: gets ready, says so, does its work when a line comes, says when it was done and how
+//! long each of its requests took, and holds its memory until its input ends.
 
 use crate::{
     outcome::Outcome,
+    server::Server,
     threads::{Lock, Stream},
     warehouse::Warehouse,
 };
 use clap::{Args, Subcommand};
 use nearside_workloads::clock;
 use std::{
-    fs, io,
+    fs, io, iter,
     path::{Path, PathBuf},
     process::{self, Stdio},
 };
@@ -29,6 +30,7 @@ enum Work {
     Warehouse(Warehouse),
     Stream(Stream),
     Lock(Lock),
+    Server(Server),
     Command(Command),
 }
 
@@ -72,13 +74,17 @@ pub(crate) fn run(options: &Options) -> Outcome<()> {
     if let Some(group) = &options.group {
         fs::write(group.join("cgroup.procs"), "0")?;
     }
+    let mut took_ns = vec![];
     match &options.work {
         Work::Warehouse(work) => work.run(get_ready)?,
         Work::Stream(work) => work.run(get_ready)?,
         Work::Lock(work) => work.run(get_ready)?,
+        Work::Server(work) => took_ns = work.run(get_ready)?,
         Work::Command(command) => command.run()?,
     }
-    println!("{}", clock::now_ns());
+    let words: Vec<_> =
+        iter::once(clock::now_ns()).chain(took_ns).map(|ns| ns.to_string()).collect();
+    println!("{}", words.join(" "));
     wait_for_line()?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 mod domain;
 mod outcome;
 mod play;
+mod server;
 mod stage;
 mod text;
 mod threads;
@@ -37,7 +38,7 @@ fn run() -> Outcome<()> {
     match Args::parse().command {
         Command::List => workload::ALL
             .iter()
-            .for_each(|workload| println!("{:10} {}", workload.name, workload.description)),
+            .for_each(|workload| println!("{:12} {}", workload.name, workload.description)),
         Command::Describe(which) => println!("{}", serde_json::to_string(&which.domains()?)?),
         Command::Play(options) => println!("{}", play::play(&options)?),
         Command::Domain(options) => domain::run(&options)?,

@@ -52,6 +52,17 @@ fn start_late(
     Ok(())
 }
 
+/// The times that so many of all requests do not exceed; none without requests.
+fn percentiles_us(mut took_ns: Vec<u64>) -> Option<BTreeMap<&'static str, f64>> {
+    took_ns.sort_unstable();
+    let last = took_ns.len().checked_sub(1)?;
+    // In thousandths, so that the rank is exact.
+    let at =
+        |part: usize| took_ns[(took_ns.len() * part).div_ceil(1000).saturating_sub(1).min(last)];
+    let named = [("p50", 500), ("p99", 990), ("p99.9", 999)];
+    Some(named.map(|(name, part)| (name, at(part) as f64 / 1e3)).into())
+}
+
 pub(crate) fn play(options: &Options) -> Outcome<Value> {
     let domains = options.which.domains()?;
     let mut stage = Stage::new(&options.contender)?;
@@ -76,13 +87,15 @@ pub(crate) fn play(options: &Options) -> Outcome<Value> {
     let begin_ns = clock::now_ns();
     started.values_mut().try_for_each(Started::go)?;
     start_late(&stage, &domains, &mut started, begin_ns)?;
-    let mut ends = vec![];
+    let (mut ends, mut took_ns) = (vec![], vec![]);
     for (number, domain) in domains.iter().enumerate() {
         let one = started.get_mut(&number).ok_or("a domain that was not started")?;
         if domain.delay_ms > 0 {
             one.wait_until_ready()?;
         }
-        ends.push(one.wait_until_done()?);
+        let (end_ns, requests_ns) = one.wait_until_done()?;
+        ends.push(end_ns);
+        took_ns.extend(requests_ns);
     }
     clock::mark::<2>();
 
@@ -106,10 +119,25 @@ pub(crate) fn play(options: &Options) -> Outcome<Value> {
         "workload": options.which.workload,
         "total_ms": ms(ends.iter().max().map_or(0, |end_ns| end_ns - begin_ns)),
         "domains": results,
+        "latency_us": percentiles_us(took_ns),
         "moved_pages": moved,
         "scheduler": scheduler,
         "homes": homes,
         "copies": copies,
         "daemon": stage.end()?,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentiles_us;
+
+    #[test]
+    fn percentiles_are_times_of_requests() {
+        let of = percentiles_us((1..=2_000).rev().map(|us| us * 1_000).collect()).unwrap();
+        assert_eq!(of, [("p50", 1_000.0), ("p99", 1_980.0), ("p99.9", 1_998.0)].into());
+        let one = percentiles_us(vec![5_000]).unwrap();
+        assert_eq!(one, [("p50", 5.0), ("p99", 5.0), ("p99.9", 5.0)].into());
+        assert_eq!(percentiles_us(vec![]), None);
+    }
 }

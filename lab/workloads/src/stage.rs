@@ -349,9 +349,12 @@ impl Started {
         Ok(self.input.write_all(b"\n")?)
     }
 
-    /// When it had done its work.
-    pub(crate) fn wait_until_done(&mut self) -> Outcome<u64> {
-        Ok(self.read_line()?.parse()?)
+    /// When it had done its work, and how long each of its requests took, in nanoseconds.
+    pub(crate) fn wait_until_done(&mut self) -> Outcome<(u64, Vec<u64>)> {
+        let line = self.read_line()?;
+        let mut numbers = line.split(' ').map(str::parse);
+        let done_ns = numbers.next().ok_or("a domain did not say when it was done")??;
+        Ok((done_ns, numbers.collect::<Result<_, _>>()?))
     }
 
     /// Its own memory on each node, tmpfs included. `memory.numa_stat` has lines such as `anon

@@ -15,6 +15,7 @@ pub(crate) struct Workload {
 #[derive(Debug, Clone, Copy)]
 struct Place {
     number: usize,
+    domains: usize,
     cache_kib: u64,
 }
 
@@ -56,7 +57,8 @@ impl Which {
         let workload = ALL.iter().find(|workload| workload.name == self.workload);
         let workload = workload.ok_or_else(|| format!("no workload named {:?}", self.workload))?;
         Ok((0..self.domains)
-            .map(|number| (workload.domain)(Place { number, cache_kib: self.cache_kib }))
+            .map(|number| Place { number, domains: self.domains, cache_kib: self.cache_kib })
+            .map(workload.domain)
             .collect())
     }
 }
@@ -100,6 +102,24 @@ pub(crate) const ALL: &[Workload] = &[
         name: "dbench",
         description: "a client a domain of a file server, on tmpfs",
         domain: dbench,
+    },
+    Workload {
+        name: "crowd",
+        description: "16 threads a domain, each with memory of its own: warehouses with more \
+                      threads than the machine has CPUs",
+        domain: crowd,
+    },
+    Workload {
+        name: "server",
+        description: "4 clients a domain that send requests over loopback to 4 threads of the \
+                      same domain",
+        domain: server,
+    },
+    Workload {
+        name: "server-apart",
+        description: "8 clients in each second domain, whose requests the domain before it \
+                      answers",
+        domain: server_apart,
     },
 ];
 
@@ -212,4 +232,40 @@ last=$(/bin/wc -l </share/client.txt)
 
 fn dbench(_place: Place) -> Domain {
     command(1, 12, &["/bin/sh", "-c", DBENCH])
+}
+
+/// As much work as that of a warehouse, and pauses as often.
+fn crowd(place: Place) -> Domain {
+    domain(
+        2,
+        16 + SPARE_MIB,
+        &format!("warehouse --threads 16 --mib 1 --rounds 75 --seed {}", place.number),
+    )
+}
+
+/// Each port is that of its domain.
+const FIRST_PORT: usize = 7000;
+
+fn requests(part: &str, vcpus: usize, port: usize, connections: usize, mib: u64) -> Domain {
+    let words = format!(
+        "server --part {part} --port {} --connections {connections} --requests 400 --mib {mib}",
+        FIRST_PORT + port
+    );
+    domain(vcpus, mib + SPARE_MIB, &words)
+}
+
+fn server(place: Place) -> Domain {
+    requests("both", 2, place.number, 4, place.thread_mib())
+}
+
+/// The last of an odd number of domains has no other one beside it.
+fn server_apart(place: Place) -> Domain {
+    let Place { number, domains, .. } = place;
+    if number % 2 == 1 {
+        requests("ask", 1, number - 1, 8, 0)
+    } else if number + 1 < domains {
+        requests("answer", 2, number, 8, place.thread_mib())
+    } else {
+        server(place)
+    }
 }

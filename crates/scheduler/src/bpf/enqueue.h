@@ -222,6 +222,19 @@ static void look_again(s32 cpu)
 	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 }
 
+/*
+ * The same for the CPU of a task that is queued now. While that CPU runs a task it searches by
+ * itself: enqueue() has the lock of its run queue, so its next switch comes after the task is in
+ * its queue. The kernel cannot tell, as it tries to take that lock, and would interrupt this CPU.
+ */
+static void look_again_on(struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+
+	if (!cpu_state(cpu)->running)
+		look_again(cpu);
+}
+
 void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task *task = task_of(p);
@@ -298,7 +311,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		if (!woken && bpf_get_current_task_btf() == p)
 			return;
 	}
-	look_again(scx_bpf_task_cpu(p));
+	look_again_on(p);
 }
 
 #endif
