@@ -92,6 +92,11 @@ int nearside_credit_returns(const struct credit_params *params, credit_ns stayed
 {
 	return credit_returns(params, stayed, room);
 }
+int nearside_credit_waits(const struct credit_params *params, credit_ns runs, credit_u32 waiting,
+			  credit_u32 cpus, credit_ns waited)
+{
+	return credit_waits(params, runs, waiting, cpus, waited);
+}
 int nearside_credit_spreads(const struct credit_params *params, credit_u64 share)
 {
 	return credit_spreads(params, share);
@@ -106,9 +111,10 @@ int nearside_credit_sleeps_soon(const struct credit_params *params, credit_ns av
 	return credit_sleeps_soon(params, average);
 }
 int nearside_credit_takes_over(const struct credit_params *params, int same_group, credit_u32 place,
-			       int same_node, credit_u32 waiting, credit_ns looked)
+			       int same_node, credit_u32 before, credit_u32 waiting,
+			       credit_ns looked)
 {
-	return credit_takes_over(params, same_group, place, same_node, waiting, looked);
+	return credit_takes_over(params, same_group, place, same_node, before, waiting, looked);
 }
 void nearside_credit_cap_refill(const struct credit_params *params, struct credit_cap *cap,
 				credit_ns now)

@@ -57,6 +57,10 @@ struct credit_params {
 	credit_ns debt_bound_ns; /* a group that overran its cap waits no longer than this */
 	/* a task that goes on for at most this after a wake-up sleeps soon */
 	credit_ns handover_ns;
+	/* .. and the CPUs that such tasks hand over let others wait for so long */
+	credit_ns queue_waits_ns;
+	/* a wait so short is better than another node, or than an interrupted task */
+	credit_ns patience_ns;
 	credit_u32 cpus;	 /* CPUs of the machine */
 	/* .. or by so many of its own slices, if that is more than steal_ns */
 	credit_u32 steal_slices;
@@ -383,12 +387,27 @@ CREDIT_INLINE int credit_returns(const struct credit_params *params, credit_ns s
 	return room && stayed_ns >= params->stay_ns;
 }
 
+/*
+ * Whether a task waits at home although a CPU of another node is idle, or although it could
+ * interrupt the task that runs. `runs_ns`: how long a task runs there until it sleeps. `waiting`
+ * tasks are before it, for `cpus` CPUs, and it has waited for `waited_ns`. A short wait costs less
+ * than to fetch the task's lines, and those that it shares with the others of its group, to the
+ * other node and back.
+ */
+CREDIT_INLINE int credit_waits(const struct credit_params *params, credit_ns runs_ns,
+			       credit_u32 waiting, credit_u32 cpus, credit_ns waited_ns)
+{
+	credit_u64 turns = (credit_u64)waiting / (cpus ? cpus : 1) + 1;
+
+	return waited_ns < params->patience_ns && runs_ns <= params->patience_ns / turns;
+}
+
 /* -- handing a CPU over ------------------------------------------------------------------------ */
 
 /*
- * The average time for which a task goes on after a wake-up that promises its sleep. A task that
- * goes on for a slice counts like one that goes on for longer, so that the average of a task that
- * changes its ways follows. The average of a new task is a slice.
+ * The average time for which a task goes on until it sleeps, after it woke up or after a wake-up
+ * that promises its sleep. A task that goes on for a slice counts like one that goes on for longer,
+ * so that the average of a task that changes its ways follows. That of a new task is a slice.
  */
 CREDIT_INLINE credit_ns credit_goes_on(const struct credit_params *params, credit_ns average_ns,
 				       credit_ns went_on_ns)
@@ -409,18 +428,20 @@ CREDIT_INLINE int credit_sleeps_soon(const struct credit_params *params, credit_
 
 /*
  * Whether a woken task waits for the CPU of its waker, which sleeps soon, although others may be
- * idle. Both are of one group, so that no group gets the CPU out of turn. The task loses no
- * locality: the CPU is at home, or on the affine node that the task ran on last (`same_node`). No
- * task waits for the CPU (`waiting`). The CPU has looked into the queues lately (`looked_ns` ago),
- * which it does not between tasks that hand it over to each other.
+ * idle. Both are of one group, which pays for both. The task loses no locality: the CPU is at home,
+ * or on the affine node that the task ran on last (`same_node`). No task is to run there before it
+ * (`before`). The CPU has looked into the queues lately (`looked_ns` ago), which it does not
+ * between tasks that hand it over to each other, and sooner where tasks wait in its queue
+ * (`waiting`).
  */
 CREDIT_INLINE int credit_takes_over(const struct credit_params *params, int same_group,
-				    credit_u32 place, int same_node, credit_u32 waiting,
-				    credit_ns looked_ns)
+				    credit_u32 place, int same_node, credit_u32 before,
+				    credit_u32 waiting, credit_ns looked_ns)
 {
 	if (place != CREDIT_HOME && !(place == CREDIT_AFFINE && same_node))
 		return 0;
-	return same_group && !waiting && looked_ns < params->balance_ns;
+	return same_group && !before &&
+	       looked_ns < (waiting ? params->queue_waits_ns : params->balance_ns);
 }
 
 /* -- caps -------------------------------------------------------------------------------------- */

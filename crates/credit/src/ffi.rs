@@ -5,11 +5,11 @@ use crate::types::{Cap, Grant, Group, Params, Place, Trial};
 
 // The sizes are compared with C's in a test; here the compiler checks that nothing was padded where
 // C does not pad.
-const _: () = assert!(size_of::<Params>() == 104);
+const _: () = assert!(size_of::<Params>() == 120);
 const _: () = assert!(size_of::<Group>() == 24);
 const _: () = assert!(size_of::<Grant>() == 24);
 const _: () = assert!(size_of::<Cap>() == 40);
-const _: () = assert!(size_of::<Trial>() == 8 + 104 + 24 + 24 + 40 + 32 + 8);
+const _: () = assert!(size_of::<Trial>() == 8 + 120 + 24 + 24 + 40 + 32 + 8);
 
 unsafe extern "C" {
     fn nearside_credit_before(a: u64, b: u64) -> i32;
@@ -56,6 +56,13 @@ unsafe extern "C" {
         cpus_here: u32,
     ) -> i32;
     fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
+    fn nearside_credit_waits(
+        params: *const Params,
+        runs_ns: u64,
+        waiting: u32,
+        cpus: u32,
+        waited_ns: u64,
+    ) -> i32;
     fn nearside_credit_spreads(params: *const Params, share: u64) -> i32;
     fn nearside_credit_goes_on(params: *const Params, average: u64, went_on: u64) -> u64;
     fn nearside_credit_sleeps_soon(params: *const Params, average: u64) -> i32;
@@ -64,6 +71,7 @@ unsafe extern "C" {
         same_group: i32,
         place: u32,
         same_node: i32,
+        before: u32,
         waiting: u32,
         looked_ns: u64,
     ) -> i32;
@@ -213,6 +221,13 @@ pub fn returns(params: &Params, stayed_ns: u64, room: bool) -> bool {
     unsafe { nearside_credit_returns(params, stayed_ns, room.into()) != 0 }
 }
 
+/// Whether a task waits at home although a CPU of another node is idle, or although it could
+/// interrupt the task that runs.
+pub fn waits(params: &Params, runs_ns: u64, waiting: u32, cpus: u32, waited_ns: u64) -> bool {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_waits(params, runs_ns, waiting, cpus, waited_ns) != 0 }
+}
+
 /// Whether a group that has one CPU takes a second one from a running task when it wakes another of
 /// its tasks.
 pub fn spreads(params: &Params, share: u64) -> bool {
@@ -220,7 +235,7 @@ pub fn spreads(params: &Params, share: u64) -> bool {
     unsafe { nearside_credit_spreads(params, share) != 0 }
 }
 
-/// The average time for which a task goes on after a wake-up that promises its sleep.
+/// The average time for which a task goes on until it sleeps.
 pub fn goes_on(params: &Params, average_ns: u64, went_on_ns: u64) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_goes_on(params, average_ns, went_on_ns) }
@@ -238,15 +253,16 @@ pub fn takes_over(
     same_group: bool,
     place: Place,
     same_node: bool,
+    before: u32,
     waiting: u32,
     looked_ns: u64,
 ) -> bool {
-    let (same_group, same_node) = (same_group.into(), same_node.into());
+    let (same_group, place, same_node) = (same_group.into(), place as u32, same_node.into());
     // SAFETY: the reference is valid for the call, and the layouts are the same.
-    unsafe {
-        nearside_credit_takes_over(params, same_group, place as u32, same_node, waiting, looked_ns)
-            != 0
-    }
+    let answer = unsafe {
+        nearside_credit_takes_over(params, same_group, place, same_node, before, waiting, looked_ns)
+    };
+    answer != 0
 }
 
 /// Starts the periods that have come due.

@@ -23,5 +23,5 @@ pub use types::{Cap, DECISIONS, Grant, Group, ONE, Params, Place, Trial, WEIGHT}
 pub use ffi::{
     before, candidate, charge, from_afar, goes_on, lets_pass, now, own_charge, own_lag,
     own_rejoins, place, preempts, refill, reserve, resumes, returns, settle, settle_cap, share,
-    sleeps_soon, slice, spreads, stays, steals, tag, take, takes_over, try_out,
+    sleeps_soon, slice, spreads, stays, steals, tag, take, takes_over, try_out, waits,
 };

@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 28 };
+enum { CREDIT_DECISIONS = 29 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -110,10 +110,15 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		break;
 	case 26:
 		trial->answer = (credit_u64)credit_takes_over(&trial->params, a & 1, (credit_u32)b,
-							      a & 2, (credit_u32)c, d);
+							      a & 2, (credit_u32)c,
+							      (credit_u32)(c >> 32), d);
 		break;
 	case 27:
 		trial->answer = (credit_u64)credit_spreads(&trial->params, a);
+		break;
+	case 28:
+		trial->answer = (credit_u64)credit_waits(&trial->params, a, (credit_u32)b,
+							 (credit_u32)c, d);
 		break;
 	}
 }

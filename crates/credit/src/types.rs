@@ -28,6 +28,10 @@ pub struct Params {
     pub debt_bound_ns: u64,
     /// A task that goes on for at most this after a wake-up sleeps soon.
     pub handover_ns: u64,
+    /// CPUs that such tasks hand over let the tasks in their queue wait for so long.
+    pub queue_waits_ns: u64,
+    /// A wait so short is better than another node, or than an interrupted task.
+    pub patience_ns: u64,
     /// CPUs of the machine.
     pub cpus: u32,
     /// Or, instead of `steal_ns`, by so many of its own slices, if that is more.
@@ -51,6 +55,8 @@ impl Params {
             stay_ns: 3 * MS,
             debt_bound_ns: 5000 * MS,
             handover_ns: MS / 100,
+            queue_waits_ns: MS * 3 / 10,
+            patience_ns: MS,
             cpus: if cpus == 0 { 1 } else { cpus },
             steal_slices: 3,
         }
@@ -120,7 +126,7 @@ pub struct Trial {
 }
 
 /// The number of decisions that a [`Trial`] can ask.
-pub const DECISIONS: u64 = 28;
+pub const DECISIONS: u64 = 29;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.

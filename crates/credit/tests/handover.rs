@@ -12,29 +12,33 @@ fn a_woken_task_takes_over_only_what_nobody_loses() {
     let lately = params.balance_ns - 1;
     let table = [
         // Whether both are of one group, the CPU's node, whether the task ran on that node last,
-        // tasks that wait for the CPU, the time since it looked into the queues, and whether the
-        // woken task waits for it.
-        (true, Place::Home, true, 0, 0, true),
-        (true, Place::Home, false, 0, lately, true),
-        (true, Place::Affine, true, 0, lately, true),
+        // tasks that run there before it, those in the queue, the time since the CPU looked into
+        // the queues, and whether the woken task waits for it.
+        (true, Place::Home, true, 0, 0, 0, true),
+        (true, Place::Home, false, 0, 0, lately, true),
+        (true, Place::Affine, true, 0, 0, lately, true),
         // The group of the waker has earned the CPU, another one has not.
-        (false, Place::Home, true, 0, 0, false),
+        (false, Place::Home, true, 0, 0, 0, false),
         // Locality goes before the price of a wake-up.
-        (true, Place::Affine, false, 0, 0, false),
-        (true, Place::Other, true, 0, 0, false),
-        (true, Place::Never, true, 0, 0, false),
-        // Another task waits.
-        (true, Place::Home, true, 1, 0, false),
-        (true, Place::Home, true, u32::MAX, 0, false),
+        (true, Place::Affine, false, 0, 0, 0, false),
+        (true, Place::Other, true, 0, 0, 0, false),
+        (true, Place::Never, true, 0, 0, 0, false),
+        // Another task is about to run there.
+        (true, Place::Home, true, 1, 0, 0, false),
+        (true, Place::Home, true, u32::MAX, 0, 0, false),
         // The CPU has to look into the queues first.
-        (true, Place::Home, true, 0, params.balance_ns, false),
-        (true, Place::Home, true, 0, u64::MAX, false),
+        (true, Place::Home, true, 0, 0, params.balance_ns, false),
+        (true, Place::Home, true, 0, 0, u64::MAX, false),
+        // .. and does so sooner where tasks wait.
+        (true, Place::Home, true, 0, 9, params.queue_waits_ns - 1, true),
+        (true, Place::Home, true, 0, 1, params.queue_waits_ns, false),
+        (true, Place::Home, true, 0, u32::MAX, lately, false),
     ];
-    for (same_group, place, same_node, waiting, looked_ns, expected) in table {
+    for (same_group, place, same_node, before, waiting, looked_ns, expected) in table {
         assert_eq!(
-            takes_over(&params, same_group, place, same_node, waiting, looked_ns),
+            takes_over(&params, same_group, place, same_node, before, waiting, looked_ns),
             expected,
-            "{same_group} {place:?} {same_node} {waiting} {looked_ns}"
+            "{same_group} {place:?} {same_node} {before} {waiting} {looked_ns}"
         );
     }
 }
@@ -105,12 +109,14 @@ proptest! {
             vec![Place::Home, Place::Affine, Place::Other, Place::Never],
         ),
         same_node in any::<bool>(),
+        before in 0..3_u32,
         waiting in 0..3_u32,
         looked_ns in 0..3 * MS,
     ) {
         let params = Params::new(8);
-        if takes_over(&params, same_group, place, same_node, waiting, looked_ns) {
-            prop_assert!(same_group && waiting == 0 && looked_ns < params.balance_ns);
+        if takes_over(&params, same_group, place, same_node, before, waiting, looked_ns) {
+            prop_assert!(same_group && before == 0 && looked_ns < params.balance_ns);
+            prop_assert!(waiting == 0 || looked_ns < params.queue_waits_ns);
             prop_assert!(place == Place::Home || (place == Place::Affine && same_node));
         }
     }

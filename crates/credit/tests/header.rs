@@ -73,6 +73,8 @@ fn trials() -> impl Strategy<Value = Trial> {
             stay_ns: n[8],
             debt_bound_ns: n[9],
             handover_ns: n[9],
+            queue_waits_ns: n[6],
+            patience_ns: n[10],
             cpus: n[10] as u32,
             steal_slices: n[0] as u32,
         },

@@ -418,6 +418,8 @@ pub(crate) fn tuning(params: Params) -> skeleton::types::credit_params {
         stay_ns: params.stay_ns,
         debt_bound_ns: params.debt_bound_ns,
         handover_ns: params.handover_ns,
+        queue_waits_ns: params.queue_waits_ns,
+        patience_ns: params.patience_ns,
         cpus: params.cpus,
         steal_slices: params.steal_slices,
     }

@@ -184,6 +184,12 @@ static bool serve(u32 queue, s32 cpu)
 	return served || dsq_move_to_local(queue);
 }
 
+/* Whether an idle CPU of a queue takes no task from another one, which is of another node. */
+static bool leaves_alone(u32 queue, u32 other)
+{
+	return node_of_queue(queue) != node_of_queue(other) && is_patient(other);
+}
+
 void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 {
 	u32 queue = queue_of_cpu(cpu), i;
@@ -234,9 +240,15 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 		count(COUNT_RETURNED);
 	else if (task && keep(prev, task, cpu, away, now_ns))
 		return;
-	bpf_for (i, 0, queue_count) {
-		if (i ? dsq_move_to_local(nearest(queue, i)) : serve(queue, cpu)) {
-			count(i ? COUNT_STOLEN : COUNT_SERVED);
+	if (serve(queue, cpu)) {
+		count(COUNT_SERVED);
+		return;
+	}
+	bpf_for (i, 1, queue_count) {
+		u32 other = nearest(queue, i);
+
+		if (!leaves_alone(queue, other) && dsq_move_to_local(other)) {
+			count(COUNT_STOLEN);
 			return;
 		}
 	}
@@ -259,7 +271,9 @@ void SCX_OPS(update_idle, s32 cpu, bool idle)
 		return;
 	}
 	bpf_for (i, 0, queue_count) {
-		if (scx_bpf_dsq_nr_queued(nearest(queue, i)) > 0) {
+		u32 other = nearest(queue, i);
+
+		if (scx_bpf_dsq_nr_queued(other) > 0 && !leaves_alone(queue, other)) {
 			count(COUNT_RESCUED);
 			look_again(cpu);
 			return;

@@ -39,7 +39,7 @@ static s32 waker_cpu(struct task_struct *p, struct task *task, s32 prev)
 	struct task *waker = task_of(bpf_get_current_task_btf());
 	s32 here = bpf_get_smp_processor_id();
 	struct cpu_state *state = cpu_state(here);
-	u32 queue = queue_of_cpu(here), node = node_of_queue(queue), waiting;
+	u32 queue = queue_of_cpu(here), node = node_of_queue(queue);
 	u64 now_ns;
 
 	if (!waker || !state->running || !state->online)
@@ -50,9 +50,9 @@ static s32 waker_cpu(struct task_struct *p, struct task *task, s32 prev)
 	if (!credit_sleeps_soon(TUNING, waker->goes_on_ns) ||
 	    !bpf_cpumask_test_cpu(here, p->cpus_ptr))
 		return -1;
-	waiting = scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) + scx_bpf_dsq_nr_queued(queue);
 	if (!credit_takes_over(TUNING, task->group != NOBODY && task->group == waker->group,
-			       place(task, node), node == node_of_cpu(prev), waiting,
+			       place(task, node), node == node_of_cpu(prev),
+			       scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL), scx_bpf_dsq_nr_queued(queue),
 			       now_ns - state->looked_ns))
 		return -1;
 	count(COUNT_TAKEN_OVER);
@@ -69,7 +69,7 @@ s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 	find_domain(p, task);
 	cpu = is_sync(wake_flags) ? waker_cpu(p, task, prev) : -1;
 	if (cpu < 0)
-		cpu = claim_idle(p, task, prev, ANYWHERE);
+		cpu = claim_idle(p, task, prev, ANYWHERE, true);
 	task->selected = cpu >= 0;
 	return cpu >= 0 ? cpu : prev;
 }
@@ -101,7 +101,7 @@ static bool is_served(struct task_struct *p, struct task *task, u32 queue)
 static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 {
 	u32 count = queue_size[queue & (MAX_QUEUES - 1)], last = scx_bpf_task_cpu(p), start, i;
-	s32 victim = claim_foreign(p, queue);
+	s32 victim = claim_foreign(p, queue, task->queued_ns);
 	credit_v farthest = task->place;
 
 	if (victim >= 0)
@@ -117,7 +117,8 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 
 		if (position >= count)
 			break;
-		if (!state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		if (!state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
+		    sleeps_by_itself(cpu, task->queued_ns))
 			continue;
 		if (credit_before(farthest, state->tag) &&
 		    credit_preempts(TUNING, task->place, state->tag)) {
@@ -302,7 +303,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	if (returning)
 		nearer_than =
 			node_distance[task->home & (MAX_NODES - 1)][task->node & (MAX_NODES - 1)];
-	cpu = claim_idle(p, task, scx_bpf_task_cpu(p), nearer_than);
+	cpu = claim_idle(p, task, scx_bpf_task_cpu(p), nearer_than, woken);
 	if (cpu >= 0) {
 		dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, task->grant.slice_ns, enq_flags);
 	} else {

@@ -322,6 +322,7 @@ static void charge(struct task_struct *p, struct task *task, s32 cpu, u64 now_ns
 	task->left_ns = task->granted && used_ns < task->grant.slice_ns
 				? task->grant.slice_ns - used_ns
 				: 0;
+	task->ran_ns += used_ns;
 	task->own += credit_own_charge(used_ns, p->scx.weight);
 	settle(task, used_ns);
 	domain = task->domain ? bpf_map_lookup_elem(&domains, &task->domain) : NULL;

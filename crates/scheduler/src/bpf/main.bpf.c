@@ -58,6 +58,8 @@ void SCX_OPS(running, struct task_struct *p)
 	set_foreign(task, cpu, place(task, node) == CREDIT_OTHER);
 	state->tag = task->place;
 	state->group = task->group;
+	state->since_ns = now_ns;
+	state->runs_ns = task->runs_ns;
 	state->running = 1;
 	state->interrupted = 0;
 }
@@ -67,9 +69,12 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct task *task = task_of(p);
 	u64 now_ns = bpf_ktime_get_ns();
+	struct cpu_state *state = cpu_state(cpu);
 	u32 queue = queue_of_cpu(cpu);
 
-	cpu_state(cpu)->running = 0;
+	state->running = 0;
+	state->since_ns = now_ns;
+	state->runs_ns = 0;
 	if (!task || queue == NOWHERE)
 		return;
 	set_foreign(task, cpu, false);
@@ -80,6 +85,10 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 		task->goes_on_ns =
 			credit_goes_on(TUNING, task->goes_on_ns, now_ns - task->promised_ns);
 	task->promised_ns = 0;
+	if (!runnable) {
+		task->runs_ns = credit_goes_on(TUNING, task->runs_ns, task->ran_ns);
+		task->ran_ns = 0;
+	}
 }
 
 /* -- tasks, cgroups and CPUs come and go ------------------------------------------------------- */
@@ -120,6 +129,7 @@ s32 SCX_OPS(init_task, struct task_struct *p, struct scx_init_task_args *args)
 		return -ENOMEM;
 	task->allowed = allowed_nodes(p->cpus_ptr);
 	task->goes_on_ns = params.slice_ns;
+	task->runs_ns = params.slice_ns;
 	if (bpf_core_field_exists(args->cgroup) && args->cgroup)
 		set_payer(p, task, payer_of(args->cgroup->kn->id));
 	else
@@ -247,7 +257,7 @@ static void release(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct t
 	count(COUNT_RELEASED);
 	task->queued_ns = now_ns;
 	scx_bpf_dsq_move_set_slice(it, task->grant.slice_ns);
-	cpu = claim_idle(p, task, on, ANYWHERE);
+	cpu = claim_idle(p, task, on, ANYWHERE, false);
 	if (cpu >= 0) {
 		moved = scx_bpf_dsq_move(it, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 	} else {

@@ -195,14 +195,64 @@ static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
 	s32 cpu = claim_marked(p, queue, prev);
 	u32 tries;
 
-	if (cpu < 0 || cpu_state(cpu)->online)
-		return cpu;
+	if (cpu < 0)
+		return -1;
 	bpf_for (tries, 1, cpu_count) {
-		cpu = claim_marked(p, queue, prev);
 		if (cpu < 0 || cpu_state(cpu)->online)
-			return cpu;
+			break;
+		cpu = claim_marked(p, queue, prev);
 	}
-	return -1;
+	if (cpu < 0 || !cpu_state(cpu)->online)
+		return -1;
+	cpu_state(cpu)->since_ns = bpf_ktime_get_ns();
+	return cpu;
+}
+
+/*
+ * How long the task of a CPU runs on average until it sleeps, or has run, if that is longer. A CPU
+ * without a task will have one in a moment, unless it has had none for long.
+ */
+static u64 runs_on(s32 cpu, u64 now_ns)
+{
+	struct cpu_state *state = cpu_state(cpu);
+	u64 since_ns = state->since_ns, runs_ns = state->runs_ns;
+
+	/* The other CPU may have written it just now. */
+	if (now_ns > since_ns && now_ns - since_ns > runs_ns)
+		return now_ns - since_ns;
+	return runs_ns;
+}
+
+/*
+ * Whether the task waits for a CPU of its own node, or of one of them. The CPU that it ran on last
+ * stands for the others there.
+ */
+static bool waits_at_home(struct task_struct *p, struct task *task, u64 waited_ns)
+{
+	u32 queue = home_queue(p, task), size = queue_size[queue & (MAX_QUEUES - 1)];
+	s32 cpu = scx_bpf_task_cpu(p);
+
+	if (place(task, node_of_queue(queue)) > CREDIT_AFFINE || !size)
+		return false;
+	if (queue_of_cpu(cpu) != queue)
+		cpu = cpu_of_queue(queue, (task->woken_ns >> 10) % size);
+	return credit_waits(TUNING, runs_on(cpu, bpf_ktime_get_ns()), scx_bpf_dsq_nr_queued(queue),
+			    queue_state(queue)->online, waited_ns);
+}
+
+/* Whether a woken task waits for the task of this CPU to sleep rather than to interrupt it. */
+static bool sleeps_by_itself(s32 cpu, u64 now_ns)
+{
+	return credit_waits(TUNING, runs_on(cpu, now_ns), 0, 1, 0);
+}
+
+/* Whether the first task of another queue waits for its own CPUs. */
+static bool is_patient(u32 queue)
+{
+	struct task_struct *p = dsq_peek(queue);
+	struct task *task = p ? task_of(p) : NULL;
+
+	return task && waits_at_home(p, task, bpf_ktime_get_ns() - task->queued_ns);
 }
 
 /* Beyond any distance. */
@@ -211,9 +261,11 @@ static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
 /*
  * Claims an idle CPU for the task: at home, then on its other affine nodes, then on any node it may
  * use that is less far from home than `nearer_than`; each nearest first. `prev` is preferred only
- * within a queue, or distance would not decide.
+ * within a queue, or distance would not decide. A patient task rather waits for a moment than to go
+ * to any node.
  */
-static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 nearer_than)
+static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 nearer_than,
+		      bool patient)
 {
 	u32 home = home_queue(p, task), at_home = task->home & (MAX_NODES - 1), worst = CREDIT_HOME,
 	    i;
@@ -233,7 +285,7 @@ static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 ne
 			return cpu;
 		}
 	}
-	if (worst != CREDIT_OTHER)
+	if (worst != CREDIT_OTHER || (patient && waits_at_home(p, task, 0)))
 		return -1;
 	bpf_for (i, 0, queue_count) {
 		u32 queue = nearest(home, i), node = node_of_queue(queue);
@@ -259,8 +311,8 @@ static bool has_foreign(struct task_struct *p, u32 queue)
 	return foreign && bpf_cpumask_intersects((const struct cpumask *)foreign, p->cpus_ptr);
 }
 
-/* Claims such a CPU for this task only; -1 if there is none. */
-static s32 claim_foreign(struct task_struct *p, u32 queue)
+/* Claims such a CPU for this task only; -1 if there is none, or if its task sleeps soon. */
+static s32 claim_foreign(struct task_struct *p, u32 queue, u64 now_ns)
 {
 	struct bpf_cpumask *foreign = foreign_of(queue);
 	u32 cpu;
@@ -268,7 +320,7 @@ static s32 claim_foreign(struct task_struct *p, u32 queue)
 	if (!foreign)
 		return -1;
 	cpu = bpf_cpumask_first_and((const struct cpumask *)foreign, p->cpus_ptr);
-	if (cpu >= cpu_count || !cpu_state(cpu)->running ||
+	if (cpu >= cpu_count || !cpu_state(cpu)->running || sleeps_by_itself(cpu, now_ns) ||
 	    !bpf_cpumask_test_and_clear_cpu(cpu, foreign))
 		return -1;
 	return cpu;

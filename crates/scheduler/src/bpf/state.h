@@ -233,6 +233,8 @@ struct task {
 	/* when it promised to sleep soon, by a wake-up; 0: it did not, or has stopped since */
 	u64 promised_ns;
 	u64 goes_on_ns; /* on average, after such a promise */
+	u64 ran_ns;	/* since it last slept */
+	u64 runs_ns;	/* .. until it sleeps, on average */
 	u32 group;	/* pays for it */
 	u32 refused_by; /* the group whose cap had nothing left for it */
 	u32 counted;	/* in root_weight */
@@ -256,6 +258,8 @@ struct cpu_state {
 	credit_v tag;
 	u64 balanced_ns;
 	u64 looked_ns; /* into the queues */
+	u64 since_ns;  /* its task runs, it has none, or it was claimed for one */
+	u64 runs_ns;   /* .. until the task sleeps, on average; 0: there is none */
 	u32 running;
 	u32 group; /* of the task that runs */
 	u32 interrupted; /* by a kernel thread of its own, which is to run next */

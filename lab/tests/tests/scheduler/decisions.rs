@@ -30,6 +30,8 @@ impl Random {
                 stay_ns: n(),
                 debt_bound_ns: n(),
                 handover_ns: n(),
+                queue_waits_ns: n(),
+                patience_ns: n(),
                 cpus: n() as u32,
                 steal_slices: n() as u32,
             },
