@@ -187,7 +187,9 @@ static bool serve(u32 queue, s32 cpu)
 /* Whether an idle CPU of a queue takes no task from another one, which is of another node. */
 static bool leaves_alone(u32 queue, u32 other)
 {
-	return node_of_queue(queue) != node_of_queue(other) && is_patient(other);
+	u32 node = node_of_queue(queue);
+
+	return node != node_of_queue(other) && is_patient(other, node);
 }
 
 void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)

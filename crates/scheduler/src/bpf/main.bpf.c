@@ -31,6 +31,10 @@ void SCX_OPS(quiescent, struct task_struct *p, u64 deq_flags)
 		return;
 	if (task->granted)
 		settle(task, 0);
+	if (deq_flags & SCX_DEQ_SLEEP) {
+		task->runs_ns = credit_goes_on(TUNING, task->runs_ns, task->ran_ns);
+		task->ran_ns = 0;
+	}
 	task->waiting = false;
 	remove_runnable(task);
 }
@@ -59,7 +63,8 @@ void SCX_OPS(running, struct task_struct *p)
 	state->tag = task->place;
 	state->group = task->group;
 	state->since_ns = now_ns;
-	state->runs_ns = task->runs_ns;
+	/* One that sleeps no longer is known at once. */
+	state->runs_ns = task->ran_ns > task->runs_ns ? task->ran_ns : task->runs_ns;
 	state->running = 1;
 	state->interrupted = 0;
 }
@@ -85,10 +90,6 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 		task->goes_on_ns =
 			credit_goes_on(TUNING, task->goes_on_ns, now_ns - task->promised_ns);
 	task->promised_ns = 0;
-	if (!runnable) {
-		task->runs_ns = credit_goes_on(TUNING, task->runs_ns, task->ran_ns);
-		task->ran_ns = 0;
-	}
 }
 
 /* -- tasks, cgroups and CPUs come and go ------------------------------------------------------- */
@@ -345,13 +346,42 @@ static u64 serve_caps(u64 now_ns, u64 next_ns)
 	return next_ns;
 }
 
+/*
+ * Sends tasks that were left to their own node for a moment, and still wait, to a CPU that is idle.
+ * A CPU that goes idle looks once only, and a real-time task may have taken those of the node.
+ */
+static void end_patience(u64 now_ns)
+{
+	u32 queue;
+
+	bpf_for (queue, 0, queue_count) {
+		struct task_struct *p;
+		struct task *task;
+		s32 cpu = -1;
+
+		if (scx_bpf_dsq_nr_queued(queue) <= 0)
+			continue;
+		bpf_rcu_read_lock();
+		p = dsq_peek(queue);
+		task = p ? task_of(p) : NULL;
+		if (task && now_ns - task->queued_ns > params.patience_ns)
+			cpu = claim_idle(p, task, scx_bpf_task_cpu(p), ANYWHERE, false);
+		bpf_rcu_read_unlock();
+		if (cpu >= 0)
+			scx_bpf_kick_cpu(cpu, 0);
+	}
+}
+
 static int tick(void *map, int *key, struct timer *timer)
 {
 	u64 now_ns = bpf_ktime_get_ns();
-	bool weighs = weigh_root();
-	u64 next_ns = now_ns + (weighs || lingering || caps ? TICK_NS : IDLE_TICK_NS);
+	bool weighs = weigh_root(), waited = now_ns - patient_ns < PATIENT_NS;
+	u64 next_ns =
+		now_ns + (weighs || lingering || caps || waited ? TICK_NS : IDLE_TICK_NS);
 
 	retire_groups(now_ns);
+	if (waited)
+		end_patience(now_ns);
 	next_ns = serve_caps(now_ns, next_ns);
 	bpf_timer_start(&timer->timer, next_ns - now_ns, 0);
 	return 0;

@@ -232,12 +232,26 @@ static bool waits_at_home(struct task_struct *p, struct task *task, u64 waited_n
 	u32 queue = home_queue(p, task), size = queue_size[queue & (MAX_QUEUES - 1)];
 	s32 cpu = scx_bpf_task_cpu(p);
 
-	if (place(task, node_of_queue(queue)) > CREDIT_AFFINE || !size)
+	u64 now_ns;
+
+	/* Without a look at a queue's first task, the timer could not end the wait. */
+	if (!can_peek() || place(task, node_of_queue(queue)) > CREDIT_AFFINE || !size)
 		return false;
 	if (queue_of_cpu(cpu) != queue)
 		cpu = cpu_of_queue(queue, (task->woken_ns >> 10) % size);
-	return credit_waits(TUNING, runs_on(cpu, bpf_ktime_get_ns()), scx_bpf_dsq_nr_queued(queue),
-			    queue_state(queue)->online, waited_ns);
+	if (!cpu_state(cpu)->online || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return false;
+	now_ns = bpf_ktime_get_ns();
+	if (!credit_waits(TUNING, runs_on(cpu, now_ns), scx_bpf_dsq_nr_queued(queue),
+			  queue_state(queue)->online, waited_ns))
+		return false;
+	/* All CPUs read this line, so it is written seldom. */
+	if (now_ns - patient_ns > TICK_NS)
+		patient_ns = now_ns;
+	/* It may have gone idle before the task is in its queue. */
+	if (!cpu_state(cpu)->running)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+	return true;
 }
 
 /* Whether a woken task waits for the task of this CPU to sleep rather than to interrupt it. */
@@ -246,13 +260,14 @@ static bool sleeps_by_itself(s32 cpu, u64 now_ns)
 	return credit_waits(TUNING, runs_on(cpu, now_ns), 0, 1, 0);
 }
 
-/* Whether the first task of another queue waits for its own CPUs. */
-static bool is_patient(u32 queue)
+/* Whether the first task of another queue waits for its own CPUs rather than run on this node. */
+static bool is_patient(u32 queue, u32 node)
 {
 	struct task_struct *p = dsq_peek(queue);
 	struct task *task = p ? task_of(p) : NULL;
 
-	return task && waits_at_home(p, task, bpf_ktime_get_ns() - task->queued_ns);
+	return task && place(task, node) == CREDIT_OTHER &&
+	       waits_at_home(p, task, bpf_ktime_get_ns() - task->queued_ns);
 }
 
 /* Beyond any distance. */

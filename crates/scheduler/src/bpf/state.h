@@ -35,6 +35,8 @@
 /* between two rounds of the timer while there is something to watch */
 #define TICK_NS 10000000ULL
 #define IDLE_TICK_NS 100000000ULL  /* .. and otherwise */
+/* for so long after a task was left to its own node the timer looks whether it waits still */
+#define PATIENT_NS 1000000000ULL
 #define CAP_CHECK_NS 1000000000ULL /* between two rounds that serve all queues of caps */
 /* a task of an exhausted group runs for a moment after so long */
 #define MAX_THROTTLED_NS 8000000000ULL
@@ -77,6 +79,7 @@ char exit_reason[128], exit_message[1024];
 #define OWN_LINE __attribute__((aligned(64)))
 
 credit_v now_v OWN_LINE;
+u64 patient_ns OWN_LINE; /* when a task was last left to its own node, but for some ms */
 u64 root_weight OWN_LINE; /* of the root cgroup's own tasks that can run, all together */
 u64 shares_generation OWN_LINE = 1;
 u64 started_ns;
