@@ -117,7 +117,7 @@ AHEAD = ("warehouse", 16, "x460-small")
 SERVED = (("server", 16, "x460-small"), ("server-apart", 16, "x460-small"))
 SERVED_PERCENTILE = "p99"
 
-# What README quotes: Nearside's speed relative to these, by the least of three measures.
+# README quotes Nearside's speed relative to these, by the least of three measures.
 HEADLINE, HEADLINE_OTHERS = ("warehouse", 16, "x460-small"), ("stock", "balancing")
 
 # Gains in throughput, in percent by number of domains: the NUMA patch set for Xen, 2006, on an IBM

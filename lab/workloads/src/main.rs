@@ -1,6 +1,7 @@
 //! Fixed work in several domains at once, timed by the modelled clock, under a contender that
 //! places the domains. `lab/compare` runs it in guests of `lab/run --model`.
 
+mod chance;
 mod domain;
 mod outcome;
 mod play;

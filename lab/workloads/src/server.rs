@@ -1,6 +1,9 @@
 //! Requests over loopback: threads that answer them, and clients who measure how long that takes.
 
-use crate::outcome::Outcome;
+use crate::{
+    chance::{next, one_of},
+    outcome::Outcome,
+};
 use clap::{Args, ValueEnum};
 use nearside_workloads::clock;
 use std::{
@@ -42,7 +45,7 @@ pub(crate) struct Server {
     mib: usize,
 }
 
-/// What this domain does.
+/// A domain answers requests, asks for them, or does both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Answer,
@@ -54,16 +57,6 @@ enum Part {
 #[derive(Clone)]
 #[repr(align(64))]
 struct Line(u64);
-
-/// The next of a row of numbers: the generator of MMIX (Knuth), whose upper bits are the good ones.
-fn next(chance: u64) -> u64 {
-    chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
-}
-
-/// One of so many, by the upper bits.
-fn one_of(count: u64, chance: u64) -> u64 {
-    (chance >> 33) % count
-}
 
 fn answer(store: &[Line], mut connection: TcpStream) -> io::Result<()> {
     connection.set_nodelay(true)?;

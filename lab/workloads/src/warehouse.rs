@@ -1,6 +1,7 @@
 //! Threads that serve warehouses of their own: private memory, more than caches hold, that each
 //! thread fills itself.
 
+use crate::chance::{next, one_of};
 use clap::Args;
 use nearside_workloads::clock;
 use std::{hint::black_box, mem, ops::Range, sync::Barrier, thread, time::Duration};
@@ -60,11 +61,8 @@ impl Goods {
         // Sattolo: exchanging with an earlier one, never with itself, leaves a single cycle.
         let mut chance = seed.wrapping_mul(2).wrapping_add(1);
         for last in (1..count).rev() {
-            // The generator of MMIX (Knuth); its upper bits are the good ones.
-            chance = chance
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let other = (chance >> 33) as usize % last;
+            chance = next(chance);
+            let other = one_of(last as u64, chance) as usize;
             let next = lines[last].next;
             lines[last].next = lines[other].next;
             lines[other].next = next;
