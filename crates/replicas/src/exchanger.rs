@@ -7,12 +7,13 @@
 use crate::{
     error::{Error, IoContext},
     file_id::FileId,
-    remap::{
-        Exchange, Keep, Operation, Process, Refusal, RemapError, Report, Segment, attach, detach,
-    },
-    users::uses_any,
+    remap::{Exchange, Keep, Operation, Process, Refusal, RemapError, Report, Segment, exchange},
+    schedule::{Cpu, Schedule, Step},
+    users::Use,
+    whole,
 };
 use nix::sys::signal::{SigSet, Signal};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,10 +21,7 @@ use std::{
     num::NonZero,
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
@@ -178,19 +176,12 @@ impl Exchanger {
         });
         answer.unwrap_or_else(|error| {
             let files = task.files();
-            let uses = |process| match operation {
-                Operation::Attach => Some(true),
-                Operation::Detach => uses_any(process, &files),
+            let why = |process| format!("process {process}: the exchanger: {error}");
+            let outcome = |process| match Found::of(process, &task, &files) {
+                Ok(_) => Exchanged::LeftAlone { why: why(process) },
+                Err(outcome) => outcome,
             };
-            let outcome = |process| match uses(process) {
-                Some(true) => {
-                    let why = format!("process {process}: the exchanger: {error}");
-                    Exchanged::LeftAlone { why }
-                }
-                Some(false) => Exchanged::Unconcerned,
-                None => Exchanged::Gone,
-            };
-            task.processes.into_iter().map(|process| (process, outcome(process))).collect()
+            task.processes.iter().map(|process| (*process, outcome(*process))).collect()
         })
     }
 }
@@ -255,11 +246,36 @@ fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
     let files = task.files();
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = task.processes.len().min(cpus).min(MAX_THREADS);
-    let next = AtomicUsize::new(0);
+    let schedule = Mutex::new(Schedule::of(&task.processes));
+    let allowed = sched_getaffinity(None).ok();
+    let cpu_of = |process| {
+        // A single thread stays where it is. For one process and two idle CPUs that took 2.2 ms,
+        // and 2.5 ms on the process's CPU.
+        let cpu = (threads > 1).then(|| last_cpu(process)).flatten()?;
+        allowed.as_ref().is_some_and(|set| set.is_set(cpu)).then_some(cpu)
+    };
     let work = || {
-        let take = || task.processes.get(next.fetch_add(1, Ordering::Relaxed));
-        std::iter::from_fn(|| take().map(|process| (*process, exchange_in(*process, task, &files))))
-            .collect::<Vec<_>>()
+        let schedule = || schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut own, mut done) = (None, Vec::new());
+        loop {
+            let step = schedule().next(own);
+            match step {
+                Some(Step::Look(process)) => match Found::of(process, task, &files) {
+                    Ok(found) => {
+                        let cpu = cpu_of(process);
+                        schedule().found(found, cpu);
+                    }
+                    Err(outcome) => done.push((process, outcome)),
+                },
+                Some(Step::Exchange(found)) => done.push((found.process, exchange_in(found, task))),
+                Some(Step::GoTo(cpu)) => {
+                    // Where it may not go, it works from where it is.
+                    go_to(cpu);
+                    own = Some(cpu);
+                }
+                None => return done,
+            }
+        }
     };
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
@@ -275,24 +291,68 @@ fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
     })
 }
 
-fn exchange_in(process: u32, task: &Task, files: &BTreeSet<FileId>) -> Exchanged {
-    // Most processes of a domain use none of them. So nothing else is read of these.
-    if task.operation == Operation::Detach {
-        match uses_any(process, files) {
-            Some(true) => {}
-            Some(false) => return Exchanged::Unconcerned,
-            None => return Exchanged::Gone,
+/// A process to exchange files in.
+#[derive(Debug)]
+struct Found {
+    process: u32,
+    /// What it mapped, if that is known.
+    segments: Option<Vec<Segment>>,
+}
+
+impl Found {
+    /// The outcome instead for a process without any of the files. Most processes of a domain are
+    /// such ones, so nothing else is read of these.
+    fn of(process: u32, task: &Task, files: &BTreeSet<FileId>) -> Result<Self, Exchanged> {
+        if task.operation == Operation::Attach {
+            return Ok(Self { process, segments: None });
+        }
+        match Use::of(files, process) {
+            Use::Some(segments) => Ok(Self { process, segments: Some(segments) }),
+            Use::None => Err(Exchanged::Unconcerned),
+            Use::Ended => Err(Exchanged::Gone),
         }
     }
-    let exchange = match task.operation {
-        Operation::Attach => attach,
-        Operation::Detach => detach,
-    };
-    let attempt = || {
+}
+
+/// The CPU where the first thread of a process runs or ran last.
+fn last_cpu(process: u32) -> Option<Cpu> {
+    cpu_to_share(&whole::read(format!("/proc/{process}/stat")).ok()?)
+}
+
+/// The CPU that a `/proc/PID/stat` names, unless the thread may keep it from all others: threads of
+/// real-time classes do.
+fn cpu_to_share(stat: &[u8]) -> Option<Cpu> {
+    // The name before it may contain anything. Fields 39 and 40 of proc_pid_stat(5).
+    let behind = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = std::str::from_utf8(&stat[behind..]).ok()?.split(' ').skip(37);
+    let (cpu, real_time_priority) = (fields.next()?.parse().ok()?, fields.next()?);
+    (real_time_priority == "0" && cpu < CpuSet::MAX_CPU).then_some(cpu)
+}
+
+/// Tries to keep this thread, and those that it starts, on a CPU.
+fn go_to(cpu: Cpu) {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    let _ = sched_setaffinity(None, &cpus);
+}
+
+fn exchange_in(found: Found, task: &Task) -> Exchanged {
+    let Found { process, mut segments } = found;
+    let are_handed_on = segments.is_some();
+    let mut attempt = || {
         let process = Process::open(i32::try_from(process).unwrap_or_default())?;
-        exchange(&process, &task.exchanges)
+        exchange(&process, segments.take(), &task.exchanges, task.operation)
     };
     let mut result = attempt();
+    // It may have executed another program since its maps were read.
+    let is_in_doubt = match &result {
+        Ok(report) => report.is_empty(),
+        Err(RemapError::Refused { why, .. }) => *why == Refusal::NoSyscallInstruction,
+        Err(error) => matches!(error, RemapError::Trace { .. }),
+    };
+    if are_handed_on && is_in_doubt {
+        result = attempt();
+    }
     let attempts = if task.operation == Operation::Attach { ATTEMPTS } else { 1 };
     for _ in 1..attempts {
         let Err(RemapError::Refused { why: Refusal::DoesNotStop { .. }, .. }) = result else {
@@ -372,6 +432,20 @@ mod tests {
             assert_eq!(carry_out(&task), [(child.id(), Exchanged::Gone)]);
         }
         assert!(!Exchanged::Gone.is_final());
+    }
+
+    #[test]
+    fn the_cpu_of_a_process_is_shared_unless_its_thread_is_of_a_real_time_class() {
+        let stat = |cpu: &str, priority: &str| {
+            let fields = ["0"; 35].join(" ");
+            format!("7 (a) R 1 (b) S {fields} {cpu} {priority} 0 0\n").into_bytes()
+        };
+        assert_eq!(cpu_to_share(&stat("5", "0")), Some(5));
+        assert_eq!(cpu_to_share(&stat("5", "1")), None);
+        assert_eq!(cpu_to_share(&stat("99999", "0")), None);
+        assert_eq!(cpu_to_share(b"7 (a) S 1 2\n"), None);
+        let own = last_cpu(std::process::id()).unwrap();
+        assert!(sched_getaffinity(None).unwrap().is_set(own));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use crate::{
     file_id::FileId,
-    mountinfo::{Mount, mounts},
+    mountinfo::{Mount, mount_with, mounts},
     whole,
 };
 use rustix::fs::fstatfs;
@@ -78,14 +78,11 @@ pub(crate) fn mount_of(file: &impl AsFd, processes: &[&str]) -> Option<Mount> {
     let about = fs::read_to_string(format!("/proc/thread-self/fdinfo/{number}")).ok()?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     let read = |process: &&str| whole::read(format!("/proc/{process}/mountinfo")).ok();
-    let found = |is_its: &dyn Fn(&Mount) -> bool| {
-        let mut tables = processes.iter().filter_map(read);
-        tables.find_map(|text| mounts(&text).into_iter().find(|mount| is_its(mount)))
-    };
     // A mount that is attached nowhere is in no list, but another one of its file system may be.
-    found(&|mount| Some(mount.id) == id).or_else(|| {
+    processes.iter().filter_map(read).find_map(|text| mount_with(&text, id?)).or_else(|| {
         let device = FileId::of(file).ok()?.device;
-        found(&|mount| mount.device == device)
+        let mut all = processes.iter().filter_map(read).flat_map(|text| mounts(&text));
+        all.find(|mount| mount.device == device)
     })
 }
 

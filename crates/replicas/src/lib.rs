@@ -35,6 +35,7 @@ pub mod protocol;
 mod remains;
 pub mod remap;
 mod replicator;
+mod schedule;
 mod signals;
 pub mod store;
 mod sys;

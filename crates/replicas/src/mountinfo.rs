@@ -45,7 +45,19 @@ pub(crate) fn read_at(folder: impl AsFd, name: &str) -> io::Result<Vec<u8>> {
 /// The mounts of a `mountinfo`, in its order: a mount that lies on another comes later. A line that
 /// is not understood is left out.
 pub fn mounts(mountinfo: &[u8]) -> Vec<Mount> {
-    mountinfo.split(|byte| *byte == b'\n').filter_map(mount).collect()
+    mounts_of(mountinfo, |_| true)
+}
+
+/// The mounts of these lines alone.
+pub(crate) fn mounts_of(mountinfo: &[u8], is_one: impl Fn(&[u8]) -> bool) -> Vec<Mount> {
+    let lines = mountinfo.split(|byte| *byte == b'\n').filter(|line| is_one(line));
+    lines.filter_map(mount).collect()
+}
+
+/// The mount of this number.
+pub(crate) fn mount_with(mountinfo: &[u8], id: u64) -> Option<Mount> {
+    let number = format!("{id} ");
+    mounts_of(mountinfo, |line| line.starts_with(number.as_bytes())).pop()
 }
 
 fn mount(line: &[u8]) -> Option<Mount> {
@@ -127,6 +139,9 @@ mod tests {
             ),
         ];
         assert_eq!(found, expected);
+        let by_number = |id| mount_with(mountinfo, id);
+        assert_eq!([by_number(22), by_number(40)].map(Option::unwrap), expected);
+        assert_eq!([4, 2, 44].map(by_number), [None, None, None]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub use report::{Exchange, Report};
 /// # Errors
 /// [`RemapError`]; each variant says what has changed, in nearly all cases nothing.
 pub fn attach(process: &Process, exchanges: &[Exchange]) -> Result<Report, RemapError> {
-    traced(process, exchanges, Operation::Attach)
+    exchange(process, None, exchanges, Operation::Attach)
 }
 
 /// Returns the process from replicas to the originals that the paths show again: every mapping, but
@@ -75,20 +75,22 @@ pub fn attach(process: &Process, exchanges: &[Exchange]) -> Result<Report, Remap
 /// # Errors
 /// [`RemapError`]; each variant says what has changed, in nearly all cases nothing.
 pub fn detach(process: &Process, exchanges: &[Exchange]) -> Result<Report, RemapError> {
-    traced(process, exchanges, Operation::Detach)
+    exchange(process, None, exchanges, Operation::Detach)
 }
 
-/// Works in a thread of its own, because the kernel releases what a thread traces when it ends.
+/// [`attach`] or [`detach`], for a caller that may know what the process maps. Works in a thread of
+/// its own, because the kernel releases what a thread traces when it ends.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn traced(
+pub(crate) fn exchange(
     process: &Process,
+    segments: Option<Vec<Segment>>,
     exchanges: &[Exchange],
     operation: Operation,
 ) -> Result<Report, RemapError> {
     std::thread::scope(|scope| {
         let tracer = std::thread::Builder::new().name("remap".into());
         let tracer = tracer
-            .spawn_scoped(scope, || exchange::exchange(process, exchanges, operation))
+            .spawn_scoped(scope, || exchange::exchange(process, segments, exchanges, operation))
             .map_err(|source| RemapError::NoTracer { source })?;
         tracer.join().unwrap_or_else(|_| {
             let source = std::io::Error::other("the tracer failed");
@@ -98,6 +100,11 @@ fn traced(
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-fn traced(process: &Process, _: &[Exchange], _: Operation) -> Result<Report, RemapError> {
+pub(crate) fn exchange(
+    process: &Process,
+    _: Option<Vec<Segment>>,
+    _: &[Exchange],
+    _: Operation,
+) -> Result<Report, RemapError> {
     Err(process.refused(Refusal::UnsupportedArchitecture))
 }

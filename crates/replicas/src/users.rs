@@ -32,11 +32,27 @@ pub(crate) fn users(proc: &Path, devices: &BTreeSet<u64>) -> BTreeMap<FileId, u3
     users
 }
 
-/// Whether a process maps one of the files, or has one open; none if it has ended.
-pub(crate) fn uses_any(process: u32, files: &BTreeSet<FileId>) -> Option<bool> {
-    let maps = maps_of(process)?;
-    let maps_one = mapped(&maps).iter().any(|file| files.contains(file));
-    Some(maps_one || has_open(process, files))
+/// Whether a process uses any of some files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It maps one, or has one open. These are all its segments.
+    Some(Vec<Segment>),
+    /// It does neither.
+    None,
+    /// It has ended.
+    Ended,
+}
+
+impl Use {
+    pub(crate) fn of(files: &BTreeSet<FileId>, process: u32) -> Self {
+        // Descriptors first: a loader opens a copy, maps it and closes it. No path names one any
+        // more, so a copy that is not open by now is mapped by now, or never.
+        let opens_one = has_open(process, files);
+        let Some(text) = maps_of(process) else { return Self::Ended };
+        let segments = maps(&text);
+        let maps_one = segments.iter().filter_map(file).any(|file| files.contains(&file));
+        if maps_one || opens_one { Self::Some(segments) } else { Self::None }
+    }
 }
 
 /// The maps of a process, which another of its threads has if the first one has ended.
@@ -70,13 +86,12 @@ fn mapped(text: &[u8]) -> BTreeSet<FileId> {
 }
 
 fn files(segments: Vec<Segment>) -> BTreeSet<FileId> {
-    let files = segments.into_iter().filter_map(|segment| segment.file);
-    files
-        .map(|file| FileId {
-            device: rustix::fs::makedev(file.major, file.minor),
-            inode: file.inode,
-        })
-        .collect()
+    segments.iter().filter_map(file).collect()
+}
+
+fn file(segment: &Segment) -> Option<FileId> {
+    let file = segment.file?;
+    Some(FileId { device: rustix::fs::makedev(file.major, file.minor), inode: file.inode })
 }
 
 #[cfg(test)]
@@ -89,10 +104,10 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"text").unwrap();
         let id = FileId::of(&file).unwrap();
-        let uses = || uses_any(std::process::id(), &[id].into());
-        assert_eq!(uses(), Some(true));
+        let uses = || Use::of(&[id].into(), std::process::id());
+        assert!(matches!(uses(), Use::Some(segments) if !segments.is_empty()));
         drop(file);
-        assert_eq!(uses(), Some(false));
+        assert_eq!(uses(), Use::None);
     }
 
     #[test]

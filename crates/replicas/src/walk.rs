@@ -6,7 +6,7 @@
 
 use crate::{
     file_system::may_be_silent,
-    mountinfo::{Mount, mounts},
+    mountinfo::{Mount, mount_with},
 };
 use rustix::{
     fs::{
@@ -136,7 +136,7 @@ impl<M: Fn() -> io::Result<Vec<u8>>> Passed<M> {
         };
         let id = stat.stx_mnt_id;
         if !self.mounts.contains_key(&id) {
-            let found = mounts(&(self.mountinfo)()?).into_iter().find(|mount| mount.id == id);
+            let found = mount_with(&(self.mountinfo)()?, id);
             // Without one it has come or gone this moment.
             let mount = found.ok_or_else(|| silent("a mount that is not known"))?;
             if may_be_silent(&mount.kind) && Some(mount.device) != self.trusted {

@@ -14,9 +14,12 @@ use crate::file_id::FileId;
 use crate::sys;
 use std::{collections::BTreeMap, io, ops::Range, os::unix::ffi::OsStrExt, path::Path};
 
-/// Exchanges files. The calling thread traces the process, and has to end afterwards.
+/// Exchanges files. The caller may have read `segments` before. If the process executes another
+/// program meanwhile, nothing is found to exchange, or no instruction for it. The calling thread
+/// traces the process, and has to end afterwards.
 pub(crate) fn exchange(
     process: &Process,
+    segments: Option<Vec<Segment>>,
     exchanges: &[Exchange],
     operation: Operation,
 ) -> Result<Report, RemapError> {
@@ -25,7 +28,7 @@ pub(crate) fn exchange(
         return Err(process.refused(why));
     }
     let mut work = Work::new(process, exchanges, operation)?;
-    let segments = process.segments()?;
+    let segments = segments.map_or_else(|| process.segments(), Ok)?;
     let is_exchanged = |files: &mut Files, segment: &Segment| {
         let file = files.of(process, segment);
         exchanges.iter().any(|exchange| file == Some(exchange.from))

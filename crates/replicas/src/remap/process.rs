@@ -173,10 +173,11 @@ impl Process {
         if !facts.has_memory || facts.is_ended || facts.is_own {
             return Ok(facts);
         }
-        for thread in self.threads()? {
-            // A thread that has ended meanwhile matters no more.
-            let Ok(text) = self.read(&format!("task/{thread}/status")) else { continue };
-            let status = Status::read(&text);
+        let others = self.threads()?.into_iter().filter(|thread| *thread != self.pid);
+        // A thread that has ended meanwhile matters no more.
+        let read = |thread| self.read(&format!("task/{thread}/status")).ok();
+        let others = others.filter_map(read).map(|text| Status::read(&text));
+        for status in std::iter::once(main).chain(others) {
             facts.has_seccomp |= status.has_seccomp;
             facts.waits_uninterruptibly |= status.state == b'D';
             facts.tracer = facts.tracer.or(status.tracer);

@@ -35,3 +35,11 @@ pub struct Report {
     /// How long they were stopped.
     pub stopped: Duration,
 }
+
+impl Report {
+    /// True if the process had nothing to exchange.
+    pub(crate) fn is_empty(&self) -> bool {
+        let mappings = self.changed.len() + self.kept.len();
+        mappings + self.descriptors.len() + self.kept_descriptors.len() == 0
+    }
+}

@@ -22,23 +22,34 @@ use nix::{
     sys::ptrace::{self, Options},
     unistd::Pid,
 };
-use rustix::process::{WaitOptions, WaitStatus, wait, waitpid};
+use rustix::{
+    process::{WaitOptions, WaitStatus, wait},
+    thread::set_current_timer_slack,
+};
 use std::{
     collections::BTreeSet,
     fs::{File, OpenOptions},
+    hint::spin_loop,
     io,
     marker::PhantomData,
+    num::NonZero,
     os::unix::fs::FileExt,
     thread,
     time::{Duration, Instant},
 };
 
 /// The pause between two looks for threads that have stopped. No descriptor announces them.
-const PAUSE: Duration = Duration::from_micros(50);
+const PAUSE: Duration = Duration::from_micros(20);
 
-/// The time in which a stop is looked for without a pause. It takes some microseconds, and to sleep
-/// and be woken takes longer than that.
-const SPIN: Duration = Duration::from_micros(500);
+/// The time in which a stop is looked for without a pause. A thread with a CPU of its own stops
+/// within that, and to sleep and be woken takes longer. `sched_yield` would cost far more on a busy
+/// host: with each call the caller gives up a whole slice of its share (`yield_task_fair` in
+/// `kernel/sched/fair.c`).
+const SPIN: Duration = Duration::from_micros(20);
+
+/// The number of stops that are awaited asleep once [`SPIN`] has passed in vain. The thread
+/// probably waits for the CPU of its tracer.
+const STOPS_ASLEEP: u32 = 8;
 
 /// The time in which a thread may still stop after it was too late for an exchange. A stop that no
 /// tracer sees would fail its call.
@@ -103,6 +114,8 @@ pub(crate) struct Stopped<'p> {
     instruction: u64,
     injector: Option<Injector>,
     since: Instant,
+    /// The number of further stops to await asleep.
+    stops_asleep: u32,
     /// The time that all threads have to stop.
     deadline: Duration,
     /// Only the thread that traces may make requests.
@@ -143,9 +156,12 @@ impl<'p> Stopped<'p> {
             instruction,
             injector: None,
             since: Instant::now(),
+            stops_asleep: 0,
             deadline,
             not_send: PhantomData,
         };
+        // The usual slack of timers, 50 us, would make a pause of 20 us one of 70.
+        let _ = set_current_timer_slack(Some(NonZero::<u64>::MIN));
         stopped.stop_threads(suspend_seccomp)?;
         if !process.is_alive() {
             return Err(process.refused(Refusal::Gone));
@@ -252,7 +268,7 @@ impl<'p> Stopped<'p> {
                     let why = Refusal::DoesNotStop { thread: first, waited_ms };
                     return Err(self.process.refused(why));
                 }
-                Ok(None) if self.since.elapsed() < SPIN => thread::yield_now(),
+                Ok(None) if self.since.elapsed() < SPIN => spin_loop(),
                 Ok(None) => thread::sleep(PAUSE),
                 Err(rustix::io::Errno::INTR) => {}
                 // Nothing is left to wait for: an `execve` has ended all threads but one.
@@ -348,7 +364,7 @@ impl<'p> Stopped<'p> {
     }
 
     /// Lets the thread run to the next entry to a system call, or the end of one.
-    fn run_to_syscall_stop(&self, thread: i32) -> Result<(), RemapError> {
+    fn run_to_syscall_stop(&mut self, thread: i32) -> Result<(), RemapError> {
         let trace = |error| self.process.tracing("make a system call in it", error);
         let mut signal = 0;
         loop {
@@ -371,14 +387,28 @@ impl<'p> Stopped<'p> {
         }
     }
 
-    fn wait_for_stop(&self, thread: i32) -> Result<WaitStatus, RemapError> {
+    /// Waits until the thread that makes the calls stops again. The others stay stopped until a
+    /// signal kills them all. Each has to be waited for then: the kernel tells of the end of the
+    /// first thread after that of all others (`delay_group_leader` in `kernel/exit.c`).
+    fn wait_for_stop(&mut self, thread: i32) -> Result<WaitStatus, RemapError> {
         let since = Instant::now();
+        let sleeps = self.stops_asleep > 0;
+        self.stops_asleep = self.stops_asleep.saturating_sub(1);
         loop {
-            let more = if since.elapsed() < SPIN { libc::WNOHANG } else { 0 };
-            match waitpid(rustix::process::Pid::from_raw(thread), wait_options(more)) {
-                Ok(Some((_, status))) if status.stopped() => return Ok(status),
-                Ok(Some(_)) => return Err(self.process.refused(Refusal::Gone)),
-                Ok(None) => thread::yield_now(),
+            let spins = !sleeps && since.elapsed() < SPIN;
+            if !sleeps && !spins {
+                self.stops_asleep = STOPS_ASLEEP;
+            }
+            let more = if spins { libc::WNOHANG } else { 0 };
+            match wait(wait_options(libc::__WNOTHREAD | more)) {
+                Ok(Some((_, status))) if !status.stopped() => {
+                    return Err(self.process.refused(Refusal::Gone));
+                }
+                Ok(Some((stopped, status))) if stopped.as_raw_pid() == thread => {
+                    return Ok(status);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => spin_loop(),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(self.process.tracing("wait for it", error.into())),
             }
@@ -492,6 +522,42 @@ libc.epoll_wait(libc.epoll_create1(0), (ctypes.c_char * 12)(), 1, -1)
         }
         assert!(late > 0, "each stop came in time");
         child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_of_two_threads_that_is_killed_amid_a_call_ends_the_call() {
+        let script = format!("import threading\nthreading.Thread(target=input).start()\n{SCRIPT}");
+        let mut command = Command::new("python3");
+        let Ok(mut child) = command.args(["-c", &script]).stdin(Stdio::piped()).spawn() else {
+            return;
+        };
+        while !is_waiting(&mut child) {
+            thread::sleep(PAUSE);
+        }
+        let process = Process::open(child.id() as i32).unwrap();
+        assert_eq!(process.threads().unwrap().len(), 2);
+        let is_in_pause = || {
+            let call = std::fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap();
+            call.starts_with(&format!("{} ", libc::SYS_pause))
+        };
+        let ended = thread::scope(|scope| {
+            let calling = scope.spawn(|| {
+                let instruction = find_syscall(&process, &process.segments()?, |_| false)?;
+                let deadline = Duration::from_secs(60);
+                let mut stopped = Stopped::stop(&process, instruction, false, deadline)?;
+                stopped.call(libc::SYS_pause, [0; 6]).map(drop)
+            });
+            while !is_in_pause() {
+                thread::sleep(PAUSE);
+            }
+            nix::sys::signal::kill(Pid::from_raw(child.id() as i32), nix::sys::signal::SIGKILL)
+                .unwrap();
+            calling.join().unwrap()
+        });
+        let gone: Result<(), _> =
+            Err(RemapError::Refused { pid: process.pid(), why: Refusal::Gone });
+        assert_eq!(format!("{ended:?}"), format!("{gone:?}"));
         child.wait().unwrap();
     }
 }

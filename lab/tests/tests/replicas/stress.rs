@@ -2,7 +2,7 @@
 //! host without a guest, too, on the nodes that it has: `make replicas-stress`.
 
 use super::{
-    helper::{Python, Replicator, add, await_state, nodes, status},
+    helper::{Python, Replicator, add, nodes, status},
     killing::{Random, kill_often},
     packages::{FILE, dpkg, package_with},
     sizes::small_libraries_take_their_own_size,
@@ -24,7 +24,8 @@ const REPEATS: usize = 8192;
 
 /// Reads the file anew, through a mapping and through a descriptor. The last two stay with a file
 /// that was renamed over, as on every kernel. A reader beside a writer may see part of the new
-/// content, as on every kernel, and nothing else.
+/// content, as on every kernel, and nothing else. Of a file that is renamed over it sees the former
+/// content or the new one.
 const READER: &str = "
 import mmap, os, struct
 held = {}
@@ -43,10 +44,12 @@ def check(path, number, is_in_place):
     if mapped[:] != expected: return ('mapped', mapped[:6])
     if os.pread(file.fileno(), len(expected), 0) != expected: return ('descriptor',)
     return device
-def check_during(path, old, new):
+def check_during(path, old, new, is_in_place):
     whole = {(old[:at] + new[at:]).encode() for at in range(7)}
     whole |= {(new[:at] + old[at:]).encode() for at in range(7)}
     with open(path, 'rb') as fresh: read = fresh.read()
+    if read in (old.encode() * 8192, new.encode() * 8192): return None
+    if not is_in_place: return ('torn', len(read), read[:6], read[-6:])
     read = read[:len(read) // 6 * 6]
     others = {record for record, in struct.iter_unpack('6s', read)} - whole
     return min(others, default=None)
@@ -54,7 +57,7 @@ def check_during(path, old, new):
 
 /// Each replaces the content in its own way.
 const WRITER: &str = "
-import mmap, os
+import mmap, os, time
 refused = 0
 def fill(fd, data):
     assert os.pwrite(fd, data, 0) == len(data)
@@ -76,7 +79,9 @@ def nonblock(path, data):
     global refused
     while True:
         try: return fill(os.open(path, os.O_WRONLY | os.O_NONBLOCK), data)
-        except BlockingIOError: refused += 1
+        except BlockingIOError:
+            refused += 1
+            time.sleep(0.001)
 def emptied(path): os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
 def chmod(path, mode): os.chmod(path, mode)
 def rename(path, data):
@@ -126,11 +131,12 @@ impl Crowd {
         of[self.random.below(of.len() as u64) as usize]
     }
 
-    /// In each third round on average, copies are there before the writer comes. In the others it
-    /// comes at any moment of the file's life.
+    /// In each third round on average, all readers see copies before the writer comes. In the
+    /// others it comes at any moment of the file's life.
     fn may_await_copies(&mut self, path: &str, number: &str) {
         if self.random.below(3) == 0 {
-            await_state(path, "replicated");
+            let original = fs::metadata(path).unwrap().dev();
+            self.await_all(&format!("os.stat('{path}').st_dev == {original}"), "False");
             self.check(path, number, false, &format!("after {number}"));
         }
     }
@@ -141,7 +147,8 @@ impl Crowd {
         // Those two are watched in another manner.
         let is_watched = !matches!(way, "emptied" | "chmod") && self.random.below(2) == 0;
         if is_watched {
-            let during = format!("check_during('{shown}', '{before}', '{number}')");
+            let in_place = python_bool(write.is_in_place());
+            let during = format!("check_during('{shown}', '{before}', '{number}', {in_place})");
             self.readers.iter_mut().for_each(|reader| reader.ask(&during));
         }
         self.make(write);
@@ -152,8 +159,7 @@ impl Crowd {
                 assert_eq!(answer, "None", "{when}");
             }
         }
-        let is_in_place = !matches!(way, "rename" | "package");
-        self.check(shown, number, is_in_place, &when);
+        self.check(shown, number, write.is_in_place(), &when);
     }
 
     fn make(&mut self, write: &Write<'_>) {
@@ -189,7 +195,7 @@ impl Crowd {
 
     /// All readers read a file at once, and all see this number.
     fn check(&mut self, path: &str, number: &str, is_in_place: bool, when: &str) {
-        let is_in_place = if is_in_place { "True" } else { "False" };
+        let is_in_place = python_bool(is_in_place);
         let original = fs::metadata(path).unwrap().dev();
         for reader in &mut self.readers {
             reader.ask(&format!("check('{path}', '{number}', {is_in_place})"));
@@ -238,6 +244,17 @@ struct Write<'a> {
     before: &'a str,
     /// That of the round.
     number: &'a str,
+}
+
+impl Write<'_> {
+    /// Whether the file stays the same one.
+    fn is_in_place(&self) -> bool {
+        !matches!(self.way, "rename" | "package")
+    }
+}
+
+fn python_bool(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
 }
 
 /// Rounds take the files by turns, so the copies of one return while others are written.
