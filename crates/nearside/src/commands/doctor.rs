@@ -1,6 +1,8 @@
 //! `nearside doctor`: checks of this host.
 
 use crate::{
+    commands::replicate::wide,
+    domains::open_host,
     failure::{Failure, Outcome},
     output::Format,
     report::doctor::{self, Doctor},
@@ -25,7 +27,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let Paths { root, state } = Paths::default();
-    let doctor = Doctor::new(Facts::collect(&root, &state, true));
+    let topology = open_host().ok().and_then(|host| host.topology().ok());
+    let wide = topology.map(|topology| wide::on_host(&topology, |_| true)).unwrap_or_default();
+    let doctor = Doctor::new(Facts::collect(&root, &state, true), &wide);
     args.format.print(&doctor, doctor::text)?;
     let stops: Vec<&str> = doctor
         .findings

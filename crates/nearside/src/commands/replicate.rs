@@ -54,6 +54,7 @@ Examples:
   sudo nearside replicator &
   sudo nearside replicate add /usr/lib/x86_64-linux-gnu/libc.so.6 /usr/bin/postgres
   sudo nearside replicate add --domain db /usr/lib/postgresql/15/bin/postgres
+  sudo nearside replicate add /srv/model/weights.bin
   sudo nearside replicate add --dry-run --nodes 0-3 --ratio 1:2 /opt/app/lib/*.so
   sudo nearside replicate attach 4711
   sudo nearside replicate status
@@ -61,7 +62,7 @@ Examples:
   sudo nearside replicate remove --image $(podman mount db) /usr/bin/db
 
 Exit codes:
-  0  done
+  0  done; a copy that has to wait for room, a writer, or a file is named with the reason
   1  could not
   2  invalid command line
   3  partly done: some of the files")]
@@ -90,7 +91,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Add {
-    /// Executables and libraries. Links are followed
+    /// Executables, libraries, and data files that are only read. Links are followed
     #[arg(required = true, value_name = "PATH")]
     files: Vec<PathBuf>,
 
@@ -176,8 +177,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             let status = client.status().map_err(Failure::could_not)?;
             let topology = open_host()?.topology().map_err(Failure::could_not)?;
             let helper = client.helper().map_err(Failure::could_not)?;
-            let node_of = |cpu| topology.cpu(cpu)?.node;
-            let wide = wide::wide(&status.files, Path::new("/proc"), helper, node_of);
+            let wide = wide::of(&status.files, helper, &topology);
             output::print(&match asked.format {
                 Format::Text => status_text(&status, &wide),
                 Format::Json => output::json(&StatusJson::new(&status, &wide))?,

@@ -1,7 +1,9 @@
 //! `nearside why`: the reasons for a domain's home.
 
 use crate::{
-    client, domains,
+    client,
+    commands::replicate::wide,
+    domains,
     failure::{Failure, Outcome},
     output::{self, Format},
     report::{
@@ -11,6 +13,7 @@ use crate::{
 };
 use nearside_linux::store::Record;
 use nearside_policy::Decision;
+use std::collections::BTreeSet;
 
 /// Explain why a domain has its home
 ///
@@ -44,17 +47,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     tell(
         &args.domain,
-        |record, decision| {
+        |record, decision, wide| {
             let told =
                 Controlled { told: json::Why::new(record, decision), control: ask(&record.name) };
             args.format.print(&told, |told| {
-                why::text(record, decision) + &why::control_text(&told.control)
+                why::text(record, decision) + wide + &why::control_text(&told.control)
             })
         },
-        |unplaced| {
+        |unplaced, wide| {
             let told = Controlled { told: unplaced, control: ask(&unplaced.name) };
             args.format.print(&told, |told| {
-                why::unplaced_text(told.told) + &why::control_text(&told.control)
+                why::unplaced_text(told.told) + wide + &why::control_text(&told.control)
             })
         },
     )?
@@ -68,23 +71,28 @@ pub(crate) fn text(domain: &str, daemon: &client::Args) -> Result<String, Failur
     };
     tell(
         domain,
-        |record, decision| why::text(record, decision) + &control(&record.name),
-        |unplaced| why::unplaced_text(unplaced) + &control(&unplaced.name),
+        |record, decision, wide| why::text(record, decision) + wide + &control(&record.name),
+        |unplaced, wide| why::unplaced_text(unplaced) + wide + &control(&unplaced.name),
     )
 }
 
-/// Finds the domain or cgroup. Only a domain that Nearside started has a recorded decision.
+/// Finds the domain or cgroup. Only a domain that Nearside started has a recorded decision. The
+/// last argument of both tells of its processes whose threads share a copy of their text.
 fn tell<T>(
     domain: &str,
-    placed: impl FnOnce(&Record, &Decision) -> T,
-    unplaced: impl FnOnce(&Unplaced) -> T,
+    placed: impl FnOnce(&Record, &Decision, &str) -> T,
+    unplaced: impl FnOnce(&Unplaced, &str) -> T,
 ) -> Result<T, Failure> {
     let host = domains::open_host()?;
     let (group, record) = domains::find(&host, domain)?;
+    let processes: BTreeSet<i32> = group.all_processes().into_iter().collect();
+    let is_its = |process| i32::try_from(process).is_ok_and(|it| processes.contains(&it));
+    let wide = host.topology().map(|topology| wide::on_host(&topology, is_its)).unwrap_or_default();
+    let wide = why::wide_processes(&wide);
     if let Some(record) = &record
         && let Some(decision) = &record.part().decision
     {
-        return Ok(placed(record, decision));
+        return Ok(placed(record, decision, &wide));
     }
-    Ok(unplaced(&Unplaced::read(host.tree(), &host.proc(), &group, record.as_ref())))
+    Ok(unplaced(&Unplaced::read(host.tree(), &host.proc(), &group, record.as_ref()), &wide))
 }

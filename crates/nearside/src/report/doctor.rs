@@ -4,10 +4,13 @@ mod finding;
 mod findings;
 
 use super::table::wrapped_to;
+use crate::commands::replicate::wide::Wide;
 use anstyle::AnsiColor;
 use finding::{Finding, State};
 use nearside_linux::facts::Facts;
+use nearside_replicas::original::Place;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The output of `nearside doctor`.
 #[derive(Debug, Serialize)]
@@ -21,8 +24,8 @@ pub(crate) struct Doctor {
 }
 
 impl Doctor {
-    pub(crate) fn new(facts: Facts) -> Self {
-        let findings = findings::findings(&facts);
+    pub(crate) fn new(facts: Facts, wide: &BTreeMap<Place, Wide>) -> Self {
+        let findings = findings::findings(&facts, wide);
         Self { can_run: findings.iter().all(|finding| !finding.stops_run), findings, facts }
     }
 }
@@ -124,12 +127,12 @@ pub(crate) mod tests {
     }
 
     fn plain(facts: Facts) -> String {
-        anstream::adapter::strip_str(&text(&Doctor::new(facts))).to_string()
+        anstream::adapter::strip_str(&text(&Doctor::new(facts, &BTreeMap::new()))).to_string()
     }
 
     #[test]
     fn perfect_host_has_only_ok_findings() {
-        let doctor = Doctor::new(host());
+        let doctor = Doctor::new(host(), &BTreeMap::new());
         assert!(doctor.can_run && doctor.findings.iter().all(|finding| finding.state == State::Ok));
         insta::assert_snapshot!("doctor_well", plain(host()));
     }
@@ -167,7 +170,7 @@ pub(crate) mod tests {
             state_writable: false,
             ..host()
         };
-        let doctor = Doctor::new(facts.clone());
+        let doctor = Doctor::new(facts.clone(), &BTreeMap::new());
         assert!(!doctor.can_run);
         ok_findings_have_no_advice(&doctor);
         insta::assert_snapshot!("doctor_ill", plain(facts));
@@ -251,7 +254,7 @@ pub(crate) mod tests {
         for (topic, change, state, can_run) in cases {
             let mut facts = host();
             change(&mut facts);
-            let doctor = Doctor::new(facts);
+            let doctor = Doctor::new(facts, &BTreeMap::new());
             ok_findings_have_no_advice(&doctor);
             let found = doctor.findings.iter().find(|finding| finding.topic == topic).unwrap();
             assert_eq!((found.state, doctor.can_run), (state, can_run), "{found:?}");
@@ -259,11 +262,27 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_process_with_threads_on_several_nodes_is_named() {
+        let wide = Wide { process: 47, nodes: vec![NodeId(0), NodeId(2)], others: 1 };
+        let place = |path: &str| Place { image: None, path: path.into() };
+        let wide = [(place("/a.so"), wide.clone()), (place("/b.so"), wide)].into();
+        let doctor = Doctor::new(host(), &wide);
+        ok_findings_have_no_advice(&doctor);
+        let found = doctor.findings.iter().find(|it| it.topic == "program text").unwrap();
+        assert_eq!(
+            found.found,
+            "every home is one node; /a.so: process 47 on nodes 0,2 and another one like it, and \
+             1 more file"
+        );
+        assert_eq!(found.follows.as_deref(), Some(nearside_policy::text::WIDE));
+    }
+
+    #[test]
     fn container_that_forbids_policies_is_named_instead_of_the_kernel() {
         let told = |forbidden| {
             let facts =
                 Facts { policies: Some(Vec::new()), policies_forbidden: forbidden, ..host() };
-            let finding = Doctor::new(facts)
+            let finding = Doctor::new(facts, &BTreeMap::new())
                 .findings
                 .into_iter()
                 .find(|finding| finding.topic == "memory policies");
@@ -281,7 +300,7 @@ pub(crate) mod tests {
 
     #[test]
     fn host_without_readable_facts_has_findings() {
-        let doctor = Doctor::new(Facts::default());
+        let doctor = Doctor::new(Facts::default(), &BTreeMap::new());
         assert!(!doctor.can_run);
         ok_findings_have_no_advice(&doctor);
         assert!(

@@ -259,7 +259,7 @@ fn simulate() {
 
 #[test]
 fn doctor() {
-    check("`nearside doctor ", &[], "", &to_value(Doctor::new(host())).unwrap());
+    check("`nearside doctor ", &[], "", &to_value(Doctor::new(host(), &[].into())).unwrap());
 }
 
 #[test]

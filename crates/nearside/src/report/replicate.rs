@@ -168,13 +168,18 @@ pub(crate) fn reasons(file: &FileStatus) -> Vec<String> {
 /// Why wide processes use one copy.
 fn shared(file: &FileStatus, wide: &Wide) -> String {
     let path = printable(&escape::text(file.place.on_host()));
+    format!("{path}: {}: {WIDE}\n", processes(wide))
+}
+
+/// The wide processes of a file.
+pub(crate) fn processes(wide: &Wide) -> String {
     let nodes: NodeSet = wide.nodes.iter().copied().collect();
     let others = match wide.others {
         0 => String::new(),
         1 => " and another one like it".into(),
         others => format!(" and {others} others like it"),
     };
-    format!("{path}: process {} on {}{others}: {WIDE}\n", wide.process, nodes.named())
+    format!("process {} on {}{others}", wide.process, nodes.named())
 }
 
 #[cfg(test)]

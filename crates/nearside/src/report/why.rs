@@ -5,6 +5,7 @@ use super::{
     domain::{CONFINED, origin},
     json,
     place_text::vcpus_per_core,
+    replicate::processes,
     show::{Allowed, moved_by},
     table::{
         Side::{Left, Right},
@@ -12,18 +13,20 @@ use super::{
     },
     units::{count, size},
 };
-use crate::printable::printable;
+use crate::{commands::replicate::wide::Wide, printable::printable};
 use nearside_linux::{
     cgroup::{Cgroup, Tree},
+    escape,
     store::{Part, Record},
     usage,
 };
 use nearside_policy::{
     Affinity, Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown, text::WIDE, total,
 };
+use nearside_replicas::original::Place;
 use nearside_topology::NodeSet;
 use serde::Serialize;
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 /// The recorded decision, and the changes since.
 pub(crate) fn text(record: &Record, decision: &Decision) -> String {
@@ -80,6 +83,13 @@ fn affinity(affinity: Affinity) -> String {
 /// The consequence of a home of several nodes for program text.
 fn wide(home: &NodeSet) -> String {
     if home.len() > 1 { format!("  text         {WIDE}\n") } else { String::new() }
+}
+
+/// The same for a process whose threads are on several nodes, of a file with copies.
+pub(crate) fn wide_processes(wide: &BTreeMap<Place, Wide>) -> String {
+    let Some((place, first)) = wide.first_key_value() else { return String::new() };
+    let path = printable(&escape::text(place.on_host()));
+    format!("  text         {path}: {}: {WIDE}\n", processes(first))
 }
 
 /// The consequence of confined memory for pages that other domains share.

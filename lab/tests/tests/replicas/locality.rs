@@ -81,6 +81,17 @@ fn a_process_with_threads_on_two_nodes_is_told() {
     let text = nearside_lab::stdout(&run(words("replicate status")));
     let expected = format!("process {} on nodes 0,3: threads on several nodes", wide.child.id());
     assert!(text.contains(&expected), "{text}");
+    let doctor = nearside_lab::json("doctor");
+    let findings = doctor["findings"].as_array().unwrap();
+    let found = findings.iter().find(|it| it["topic"] == "program text").unwrap();
+    let named = format!("{plugin}: process {} on nodes 0,3", wide.child.id());
+    assert!(found["found"].as_str().unwrap().contains(&named), "{found}");
+    let mut domain = Python::at_home("wide", 0);
+    domain.load(&[], &plugin);
+    domain.exec(STAY_ON_NODE_3);
+    let why = nearside_lab::stdout(&run(words("why wide")));
+    let expected = format!("process {} on nodes 0,3: threads on several", domain.child.id());
+    assert!(why.contains(&expected), "{why}");
     replicator.stop();
 }
 

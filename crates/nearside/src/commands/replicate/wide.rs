@@ -1,14 +1,19 @@
 //! Processes with threads on several nodes, among those that map files with copies.
 
 use nearside_linux::threads::nodes_of_process;
-use nearside_replicas::{original::Place, protocol::FileStatus};
-use nearside_topology::{CpuId, NodeId};
+use nearside_replicas::{
+    Client,
+    original::Place,
+    protocol::{FileStatus, SOCKET},
+};
+use nearside_topology::{CpuId, NodeId, Topology};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Processes that map a file or a copy of it, with threads on several nodes. Each uses one copy, or
@@ -23,17 +28,50 @@ pub(crate) struct Wide {
     pub(crate) others: u32,
 }
 
+/// The longest wait for an answer of the replicator.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A folder by device and inode.
 type FolderId = (u64, u64);
 
-/// The wide processes by file. A process maps a file if its maps have the path, and its root is the
-/// one in which the file was added: copies have the paths of their originals. Files
-/// without copies and the replicator do not count, nor do processes that end meanwhile or may not
-/// be looked at.
-pub(crate) fn wide(
+/// Those among the processes asked for, by file. None if the replicator does not answer this user.
+pub(crate) fn on_host(
+    topology: &Topology,
+    is_asked_for: impl Fn(u32) -> bool,
+) -> BTreeMap<Place, Wide> {
+    let client = Client::connect(Path::new(SOCKET), PATIENCE);
+    let told = client.and_then(|client| Ok((client.status()?.files, client.helper()?)));
+    told.map(|(files, replicator)| among(&files, replicator, topology, is_asked_for))
+        .unwrap_or_default()
+}
+
+/// Those of these files, by file.
+pub(crate) fn of(
+    files: &[FileStatus],
+    replicator: i32,
+    topology: &Topology,
+) -> BTreeMap<Place, Wide> {
+    among(files, replicator, topology, |_| true)
+}
+
+fn among(
+    files: &[FileStatus],
+    replicator: i32,
+    topology: &Topology,
+    is_asked_for: impl Fn(u32) -> bool,
+) -> BTreeMap<Place, Wide> {
+    let counts = |process| i64::from(process) != i64::from(replicator) && is_asked_for(process);
+    wide(files, Path::new("/proc"), counts, |cpu| topology.cpu(cpu)?.node)
+}
+
+/// The wide processes by file, among those that count. A process maps a file if its maps have the
+/// path, and its root is the one in which the file was added: copies have the paths of their
+/// originals. Files without copies do not count, nor do processes that end meanwhile or may not be
+/// looked at.
+fn wide(
     files: &[FileStatus],
     proc: &Path,
-    replicator: i32,
+    counts: impl Fn(u32) -> bool,
     node_of: impl Fn(CpuId) -> Option<NodeId>,
 ) -> BTreeMap<Place, Wide> {
     let mut found: BTreeMap<Place, Wide> = BTreeMap::new();
@@ -45,7 +83,7 @@ pub(crate) fn wide(
     let places: BTreeMap<(FolderId, PathBuf), &Place> = of_host.collect();
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     for process in entries.filter_map(|it| it.file_name().to_str()?.parse::<u32>().ok()) {
-        if i64::from(process) == i64::from(replicator) {
+        if !counts(process) {
             continue;
         }
         let folder = proc.join(process.to_string());
@@ -135,7 +173,7 @@ mod tests {
         let node_of = |cpu: CpuId| (cpu.0 < 8).then_some(NodeId(cpu.0 / 2));
         let barred = FileStatus { copies: [].into(), ..status(None, "/lib/barred.so") };
         let files = [status(None, "/lib/a b.so"), status(Some(&image), "/lib/a b.so"), barred];
-        let found = wide(&files, &proc, 16, node_of);
+        let found = wide(&files, &proc, |process| process != 16, node_of);
         let of = |file: &FileStatus| {
             let Wide { process, nodes, others } = &found[&file.place];
             (*process, nodes.iter().map(|node| node.0).collect::<Vec<_>>(), *others)

@@ -2,15 +2,22 @@
 
 use super::finding::Finding;
 use crate::{
+    commands::replicate::wide::Wide,
     printable::printable,
-    report::units::{count, size},
+    report::{
+        replicate::processes,
+        units::{count, size},
+    },
 };
+use nearside_linux::escape;
 use nearside_linux::facts::{Capability, Cgroups, Facts, Privileges};
 use nearside_policy::{LeftOut, MemoryPolicy, text::WIDE};
+use nearside_replicas::original::Place;
 use nearside_topology::{CpuSet, MemoryTier, MemoryTiers};
+use std::collections::BTreeMap;
 
-/// All findings, in the order for reading.
-pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+/// All findings, in the order for reading. `wide` are processes of files with copies.
+pub(super) fn findings(facts: &Facts, wide: &BTreeMap<Place, Wide>) -> Vec<Finding> {
     vec![
         kernel(facts),
         nodes(facts),
@@ -26,7 +33,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         balancing(facts),
         huge_pages(facts),
         transparent_huge_pages(facts),
-        text(facts),
+        text(facts, wide),
         partitions(&facts.cgroups),
         offered(facts),
         swap(facts),
@@ -384,15 +391,27 @@ fn transparent_huge_pages(facts: &Facts) -> Finding {
     Finding::ok("THP", mode)
 }
 
-fn text(facts: &Facts) -> Finding {
-    const TOPIC: &str = "program text";
-    let wide = &facts.wide_domains;
-    match wide.is_empty() {
-        true => Finding::ok(TOPIC, "every home is one node"),
-        false => {
-            Finding::ok(TOPIC, format!("at home on several nodes: {}", printable(&wide.join(", "))))
-                .so(format!("{WIDE}; the daemon spreads it over the home"))
+fn text(facts: &Facts, wide: &BTreeMap<Place, Wide>) -> Finding {
+    let domains = &facts.wide_domains;
+    let (mut found, mut follows) = match domains.is_empty() {
+        true => ("every home is one node".to_owned(), None),
+        false => (
+            format!("at home on several nodes: {}", printable(&domains.join(", "))),
+            Some(format!("{WIDE}; the daemon spreads it over the home")),
+        ),
+    };
+    if let Some((place, first)) = wide.first_key_value() {
+        let path = printable(&escape::text(place.on_host()));
+        found += &format!("; {path}: {}", processes(first));
+        if wide.len() > 1 {
+            found += &format!(", and {}", count(wide.len() - 1, "more file"));
         }
+        follows = follows.or(Some(WIDE.into()));
+    }
+    let finding = Finding::ok("program text", found);
+    match follows {
+        Some(follows) => finding.so(follows),
+        None => finding,
     }
 }
 
