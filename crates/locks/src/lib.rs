@@ -31,6 +31,9 @@
 mod door;
 #[allow(unsafe_code, reason = "a lock of lock_api")]
 mod fair;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "a lock of lock_api")]
+mod measured;
 mod per_node;
 mod platform;
 #[allow(unsafe_code, reason = "entries of the queue live on the stacks of those who wait")]
@@ -42,6 +45,8 @@ mod sync;
 
 pub use fair::{FairSpinLock, FairSpinLockGuard, HAND_OFFS, RETURNS, RawFairSpinLock};
 pub use lock_api;
+#[cfg(not(loom))]
+pub use measured::{Measured, Usage, usage};
 pub use per_node::{NodeCounter, PerNode};
 #[cfg(feature = "std")]
 pub use platform::Linux;

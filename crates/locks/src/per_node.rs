@@ -55,10 +55,11 @@ impl<T, const NODES: usize> PerNode<T, NODES> {
 /// ```
 /// use nearside_locks::{Linux, NodeCounter};
 ///
-/// let requests = NodeCounter::<8>::new();
-/// requests.add::<Linux>(3);
-/// requests.add::<Linux>(1);
-/// assert_eq!(requests.sum(), 4);
+/// static REQUESTS: NodeCounter<8> = NodeCounter::new();
+///
+/// REQUESTS.add::<Linux>(3);
+/// REQUESTS.add::<Linux>(1);
+/// assert_eq!(REQUESTS.sum(), 4);
 /// ```
 #[derive(Debug)]
 pub struct NodeCounter<const NODES: usize> {
@@ -67,8 +68,9 @@ pub struct NodeCounter<const NODES: usize> {
 
 impl<const NODES: usize> NodeCounter<NODES> {
     /// One at 0.
-    pub fn new() -> Self {
-        Self { nodes: PerNode::new(|_| AtomicU64::new(0)) }
+    pub const fn new() -> Self {
+        const { assert!(NODES > 0 && NODES <= u32::MAX as usize) };
+        Self { nodes: PerNode { values: [const { Padded(AtomicU64::new(0)) }; NODES] } }
     }
 
     /// Adds on the caller's node. Beyond 2^64 it begins at 0 again.

@@ -36,6 +36,13 @@ pub trait Platform {
     fn give_way() {
         core::hint::spin_loop();
     }
+
+    /// Nanoseconds since some instant, which never go back. Only
+    /// [`Measured`](crate::Measured) asks, when a thread has to wait. A machine without a clock
+    /// answers 0.
+    fn now_ns() -> u64 {
+        0
+    }
 }
 
 #[cfg(feature = "std")]
@@ -44,7 +51,7 @@ pub use linux::Linux;
 #[cfg(feature = "std")]
 mod linux {
     use super::Platform;
-    use std::{fs, sync::OnceLock};
+    use std::{fs, sync::OnceLock, time::Instant};
 
     /// Turns between two times that a waiter gives its CPU away, for a holder that was preempted.
     const TURNS: u32 = 256;
@@ -68,6 +75,12 @@ mod linux {
 
         fn give_way() {
             std::thread::yield_now();
+        }
+
+        fn now_ns() -> u64 {
+            static BEGIN: OnceLock<Instant> = OnceLock::new();
+            let elapsed = BEGIN.get_or_init(Instant::now).elapsed();
+            elapsed.as_nanos().try_into().unwrap_or(u64::MAX)
         }
     }
 

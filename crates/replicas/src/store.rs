@@ -76,7 +76,7 @@ impl From<io::Error> for NotCopied {
     fn from(error: io::Error) -> Self {
         Self::Refused(match error.kind() {
             io::ErrorKind::StorageFull => {
-                CopyRefusal::NoRoom("the budget for copies is spent".into())
+                CopyRefusal::NoRoom("the budget for copies is spent (--budget)".into())
             }
             _ => CopyRefusal::Failed(error.to_string()),
         })
