@@ -9,9 +9,9 @@ use core::{
 use lock_api::RawMutex;
 
 /// A lock that counts its acquisitions by node, its hand-offs between threads, and the longest
-/// wait. `R` is any lock of `lock_api`, `NODES` the number of nodes. [`usage`] tells the figures.
+/// wait. `R` is any mutex of `lock_api`, `NODES` the number of nodes. [`usage`] tells the figures.
 ///
-/// A thread that finds the lock free costs a look at its node and three stores to a line that the
+/// A thread that finds the lock free looks at its node and makes two stores to lines that the
 /// lock's holder alone writes. One that waits looks at the clock twice.
 ///
 /// ```
@@ -49,7 +49,7 @@ pub struct Usage<const NODES: usize> {
     /// How often a thread of each node has taken the lock. Nodes beyond the last one count as one
     /// of these, as in [`PerNode::here`](crate::PerNode::here).
     pub acquisitions: [u64; NODES],
-    /// How often a thread has taken it that had to wait.
+    /// How often a thread has taken it that did not find it free at once.
     pub hand_offs: u64,
     /// Those of the hand-offs where the holder before was on the same node.
     pub near_hand_offs: u64,

@@ -21,7 +21,7 @@ use std::{
     num::NonZero,
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
     time::Duration,
 };
@@ -233,7 +233,7 @@ pub fn serve() -> Result<(), Error> {
     ending.into_iter().collect::<SigSet>().thread_block().doing(doing)?;
     let (mut tasks, mut answers) = (io::stdin().lock(), io::stdout().lock());
     while let Some(task) = read_line(&mut tasks).doing(doing)? {
-        match write_line(&mut answers, &carry_out(&task)) {
+        match write_line(&mut answers, &carry_out(task)) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             written => written.doing(doing)?,
         }
@@ -241,54 +241,82 @@ pub fn serve() -> Result<(), Error> {
     Ok(())
 }
 
-/// Each process with its outcome. A thread takes one after the other.
-fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
-    let files = task.files();
+/// Each process with its outcome.
+fn carry_out(task: Task) -> Vec<(u32, Exchanged)> {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = task.processes.len().min(cpus).min(MAX_THREADS);
-    let schedule = Mutex::new(Schedule::of(&task.processes));
-    let allowed = sched_getaffinity(None).ok();
-    let cpu_of = |process| {
-        // A single thread stays where it is. For one process and two idle CPUs that took 2.2 ms,
-        // and 2.5 ms on the process's CPU.
-        let cpu = (threads > 1).then(|| last_cpu(process)).flatten()?;
-        allowed.as_ref().is_some_and(|set| set.is_set(cpu)).then_some(cpu)
+    let work = Arc::new(Work {
+        threads: task.processes.len().min(cpus).min(MAX_THREADS),
+        files: task.files(),
+        schedule: Mutex::new(Schedule::of(&task.processes)),
+        allowed: sched_getaffinity(None).ok(),
+        task,
+    });
+    let (send, outcomes) = mpsc::channel();
+    for _ in 0..work.threads {
+        let (work, send) = (Arc::clone(&work), send.clone());
+        // Not joined: one that has gone to a busy CPU may wait there after others have done all.
+        let run = move || work.run(|process, outcome| drop(send.send((process, outcome))));
+        let _ = thread::Builder::new().spawn(run);
+    }
+    drop(send);
+    let processes = &work.task.processes;
+    let mut done: BTreeMap<_, _> = outcomes.iter().take(processes.len()).collect();
+    // A thread that fails has no outcome.
+    let outcome = |process: &u32| {
+        let why = || format!("process {process}: the exchanger failed");
+        let outcome = done.remove(process);
+        (*process, outcome.unwrap_or_else(|| Exchanged::LeftAlone { why: why() }))
     };
-    let work = || {
-        let schedule = || schedule.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut own, mut done) = (None, Vec::new());
+    processes.iter().map(outcome).collect()
+}
+
+/// A task that several threads carry out.
+#[derive(Debug)]
+struct Work {
+    task: Task,
+    /// The files that processes are to give up.
+    files: BTreeSet<FileId>,
+    threads: usize,
+    schedule: Mutex<Schedule<Found>>,
+    /// The CPUs that this process may use.
+    allowed: Option<CpuSet>,
+}
+
+impl Work {
+    /// Takes one process after the other, and tells the outcome of each.
+    fn run(&self, tell: impl Fn(u32, Exchanged)) {
+        let schedule = || self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = None;
         loop {
             let step = schedule().next(own);
             match step {
-                Some(Step::Look(process)) => match Found::of(process, task, &files) {
+                Some(Step::Look(process)) => match Found::of(process, &self.task, &self.files) {
                     Ok(found) => {
-                        let cpu = cpu_of(process);
+                        let cpu = self.cpu_of(process);
                         schedule().found(found, cpu);
                     }
-                    Err(outcome) => done.push((process, outcome)),
+                    Err(outcome) => tell(process, outcome),
                 },
-                Some(Step::Exchange(found)) => done.push((found.process, exchange_in(found, task))),
+                Some(Step::Exchange(found)) => {
+                    tell(found.process, exchange_in(found, &self.task));
+                }
                 Some(Step::GoTo(cpu)) => {
                     // Where it may not go, it works from where it is.
                     go_to(cpu);
                     own = Some(cpu);
                 }
-                None => return done,
+                None => return,
             }
         }
-    };
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut done: BTreeMap<_, _> =
-            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect();
-        // A worker that fails has no outcomes.
-        let outcome = |process: &u32| {
-            let why = || format!("process {process}: the exchanger failed");
-            let outcome = done.remove(process);
-            (*process, outcome.unwrap_or_else(|| Exchanged::LeftAlone { why: why() }))
-        };
-        task.processes.iter().map(outcome).collect()
-    })
+    }
+
+    /// The CPU to exchange files of a process on.
+    fn cpu_of(&self, process: u32) -> Option<Cpu> {
+        // A single thread stays where it is: an exchange in one process beside idle CPUs took
+        // 2.2 ms so, and 2.5 ms on the process's CPU.
+        let cpu = (self.threads > 1).then(|| last_cpu(process)).flatten()?;
+        self.allowed.as_ref().is_some_and(|set| set.is_set(cpu)).then_some(cpu)
+    }
 }
 
 /// A process to exchange files in.
@@ -319,8 +347,8 @@ fn last_cpu(process: u32) -> Option<Cpu> {
     cpu_to_share(&whole::read(format!("/proc/{process}/stat")).ok()?)
 }
 
-/// The CPU that a `/proc/PID/stat` names, unless the thread may keep it from all others: threads of
-/// real-time classes do.
+/// The CPU that a `/proc/PID/stat` names, unless the thread is of `SCHED_FIFO` or `SCHED_RR`: such
+/// threads may keep it from all others.
 fn cpu_to_share(stat: &[u8]) -> Option<Cpu> {
     // The name before it may contain anything. Fields 39 and 40 of proc_pid_stat(5).
     let behind = stat.iter().rposition(|byte| *byte == b')')?;
@@ -429,7 +457,7 @@ mod tests {
         child.wait().unwrap();
         for operation in [Operation::Attach, Operation::Detach] {
             let task = Task { processes: vec![child.id()], operation, exchanges: Vec::new() };
-            assert_eq!(carry_out(&task), [(child.id(), Exchanged::Gone)]);
+            assert_eq!(carry_out(task), [(child.id(), Exchanged::Gone)]);
         }
         assert!(!Exchanged::Gone.is_final());
     }
@@ -458,7 +486,7 @@ mod tests {
         }];
         let operation = Operation::Detach;
         let task = Task { processes: vec![child.id()], operation, exchanges };
-        assert_eq!(carry_out(&task), [(child.id(), Exchanged::Unconcerned)]);
+        assert_eq!(carry_out(task), [(child.id(), Exchanged::Unconcerned)]);
         assert!(Exchanged::Unconcerned.is_final());
         drop(child.stdin.take());
         child.wait().unwrap();

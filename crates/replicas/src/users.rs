@@ -45,8 +45,7 @@ pub(crate) enum Use {
 
 impl Use {
     pub(crate) fn of(files: &BTreeSet<FileId>, process: u32) -> Self {
-        // Descriptors first: a loader opens a copy, maps it and closes it. No path names one any
-        // more, so a copy that is not open by now is mapped by now, or never.
+        // Descriptors first: a loader opens a copy, maps it and closes it.
         let opens_one = has_open(process, files);
         let Some(text) = maps_of(process) else { return Self::Ended };
         let segments = maps(&text);

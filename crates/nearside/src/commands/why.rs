@@ -2,7 +2,7 @@
 
 use crate::{
     client,
-    commands::replicate::wide,
+    commands::replicate::wide::{self, Wide},
     domains,
     failure::{Failure, Outcome},
     output::{self, Format},
@@ -13,7 +13,8 @@ use crate::{
 };
 use nearside_linux::store::Record;
 use nearside_policy::Decision;
-use std::collections::BTreeSet;
+use nearside_replicas::original::Place;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Explain why a domain has its home
 ///
@@ -47,23 +48,25 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     tell(
         &args.domain,
-        |record, decision, wide| {
+        true,
+        |record, decision, shared| {
             let told =
                 Controlled { told: json::Why::new(record, decision), control: ask(&record.name) };
             args.format.print(&told, |told| {
-                why::text(record, decision) + wide + &why::control_text(&told.control)
+                why::text(record, decision, shared) + &why::control_text(&told.control)
             })
         },
-        |unplaced, wide| {
+        |unplaced, shared| {
             let told = Controlled { told: unplaced, control: ask(&unplaced.name) };
             args.format.print(&told, |told| {
-                why::unplaced_text(told.told) + wide + &why::control_text(&told.control)
+                why::unplaced_text(told.told, shared) + &why::control_text(&told.control)
             })
         },
     )?
 }
 
-/// The text of `nearside why`; a daemon that does not answer is one of its lines.
+/// The text of `nearside why` without the domain's wide processes; a daemon that does not answer is
+/// one of its lines.
 pub(crate) fn text(domain: &str, daemon: &client::Args) -> Result<String, Failure> {
     let control = |name: &str| match daemon.control(name) {
         Ok(control) => why::control_text(&control),
@@ -71,28 +74,31 @@ pub(crate) fn text(domain: &str, daemon: &client::Args) -> Result<String, Failur
     };
     tell(
         domain,
-        |record, decision, wide| why::text(record, decision) + wide + &control(&record.name),
-        |unplaced, wide| why::unplaced_text(unplaced) + wide + &control(&unplaced.name),
+        false,
+        |record, decision, shared| why::text(record, decision, shared) + &control(&record.name),
+        |unplaced, shared| why::unplaced_text(unplaced, shared) + &control(&unplaced.name),
     )
 }
 
 /// Finds the domain or cgroup. Only a domain that Nearside started has a recorded decision. The
-/// last argument of both tells of its processes whose threads share a copy of their text.
+/// last argument of both tells of its wide processes, for which the replicator looks at all of the
+/// host's.
 fn tell<T>(
     domain: &str,
-    placed: impl FnOnce(&Record, &Decision, &str) -> T,
-    unplaced: impl FnOnce(&Unplaced, &str) -> T,
+    with_processes: bool,
+    placed: impl FnOnce(&Record, &Decision, &BTreeMap<Place, Wide>) -> T,
+    unplaced: impl FnOnce(&Unplaced, &BTreeMap<Place, Wide>) -> T,
 ) -> Result<T, Failure> {
     let host = domains::open_host()?;
     let (group, record) = domains::find(&host, domain)?;
     let processes: BTreeSet<i32> = group.all_processes().into_iter().collect();
     let is_its = |process| i32::try_from(process).is_ok_and(|it| processes.contains(&it));
-    let wide = host.topology().map(|topology| wide::on_host(&topology, is_its)).unwrap_or_default();
-    let wide = why::wide_processes(&wide);
+    let topology = with_processes.then(|| host.topology().ok()).flatten();
+    let shared = topology.map(|topology| wide::on_host(&topology, is_its)).unwrap_or_default();
     if let Some(record) = &record
         && let Some(decision) = &record.part().decision
     {
-        return Ok(placed(record, decision, &wide));
+        return Ok(placed(record, decision, &shared));
     }
-    Ok(unplaced(&Unplaced::read(host.tree(), &host.proc(), &group, record.as_ref()), &wide))
+    Ok(unplaced(&Unplaced::read(host.tree(), &host.proc(), &group, record.as_ref()), &shared))
 }

@@ -171,8 +171,20 @@ fn shared(file: &FileStatus, wide: &Wide) -> String {
     format!("{path}: {}: {WIDE}\n", processes(wide))
 }
 
+/// The wide processes of the first of these files, and the number of other files.
+pub(crate) fn first_of(wide: &BTreeMap<Place, Wide>) -> Option<String> {
+    let (place, first) = wide.first_key_value()?;
+    let path = printable(&escape::text(place.on_host()));
+    let others = match wide.len() - 1 {
+        0 => String::new(),
+        1 => ", and 1 more file".into(),
+        others => format!(", and {others} more files"),
+    };
+    Some(format!("{path}: {}{others}", processes(first)))
+}
+
 /// The wide processes of a file.
-pub(crate) fn processes(wide: &Wide) -> String {
+fn processes(wide: &Wide) -> String {
     let nodes: NodeSet = wide.nodes.iter().copied().collect();
     let others = match wide.others {
         0 => String::new(),

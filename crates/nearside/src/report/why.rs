@@ -5,7 +5,7 @@ use super::{
     domain::{CONFINED, origin},
     json,
     place_text::vcpus_per_core,
-    replicate::processes,
+    replicate::first_of,
     show::{Allowed, moved_by},
     table::{
         Side::{Left, Right},
@@ -16,7 +16,6 @@ use super::{
 use crate::{commands::replicate::wide::Wide, printable::printable};
 use nearside_linux::{
     cgroup::{Cgroup, Tree},
-    escape,
     store::{Part, Record},
     usage,
 };
@@ -28,13 +27,13 @@ use nearside_topology::NodeSet;
 use serde::Serialize;
 use std::{collections::BTreeMap, path::Path};
 
-/// The recorded decision, and the changes since.
-pub(crate) fn text(record: &Record, decision: &Decision) -> String {
+/// The recorded decision, and the changes since. `shared` are its wide processes.
+pub(crate) fn text(record: &Record, decision: &Decision, shared: &BTreeMap<Place, Wide>) -> String {
     [
         heading(record, decision),
         asked(decision),
         affinity(record.part().home.affinity),
-        wide(&record.home_nodes()),
+        wide(&record.home_nodes(), shared),
         confined(record.parts().any(|part| part.memory_nodes.is_some())),
         chosen(decision),
         runners_up(decision),
@@ -80,16 +79,14 @@ fn affinity(affinity: Affinity) -> String {
     format!("  affinity     {means}\n")
 }
 
-/// The consequence of a home of several nodes for program text.
-fn wide(home: &NodeSet) -> String {
-    if home.len() > 1 { format!("  text         {WIDE}\n") } else { String::new() }
-}
-
-/// The same for a process whose threads are on several nodes, of a file with copies.
-pub(crate) fn wide_processes(wide: &BTreeMap<Place, Wide>) -> String {
-    let Some((place, first)) = wide.first_key_value() else { return String::new() };
-    let path = printable(&escape::text(place.on_host()));
-    format!("  text         {path}: {}: {WIDE}\n", processes(first))
+/// The consequence for program text of a home of several nodes, or of processes with threads on
+/// several nodes.
+fn wide(home: &NodeSet, shared: &BTreeMap<Place, Wide>) -> String {
+    match first_of(shared) {
+        Some(processes) => format!("  text         {processes}: {WIDE}\n"),
+        None if home.len() > 1 => format!("  text         {WIDE}\n"),
+        None => String::new(),
+    }
 }
 
 /// The consequence of confined memory for pages that other domains share.
@@ -323,7 +320,8 @@ impl Unplaced {
 }
 
 /// The facts as text.
-pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
+/// The text without a decision. `shared` are the wide processes.
+pub(crate) fn unplaced_text(unplaced: &Unplaced, shared: &BTreeMap<Place, Wide>) -> String {
     let Allowed { cpus, cpus_effective, mems, mems_effective, .. } = &unplaced.allowed;
     let bound = |own: &Option<String>, effective: &Option<String>, what| match (
         own.as_deref(),
@@ -360,7 +358,7 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
         printable(&unplaced.cgroup),
         bound(cpus, cpus_effective, "CPUs"),
         bound(mems, mems_effective, "nodes"),
-        unplaced.home.as_ref().map(|home| wide(&home.nodes)).unwrap_or_default(),
+        wide(&unplaced.home.as_ref().map(|home| home.nodes.clone()).unwrap_or_default(), shared),
         confined(unplaced.allowed.confines()),
     )
 }
@@ -369,20 +367,46 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
 mod tests {
     use super::*;
     use crate::report::domain::examples::{self, nodes};
+    use nearside_topology::NodeId;
+
+    /// No wide processes.
+    fn none() -> BTreeMap<Place, Wide> {
+        BTreeMap::new()
+    }
+
+    #[test]
+    fn wide_processes_and_homes_are_told_once() {
+        let place = |path: &str| Place { image: None, path: path.into() };
+        let process = Wide { process: 47, nodes: vec![NodeId(0), NodeId(2)], others: 1 };
+        let shared = [(place("/a"), process.clone()), (place("/b"), process)].into();
+        let processes = "/a: process 47 on nodes 0,2 and another one like it, and 1 more file: ";
+        for (home, shared, who) in [
+            (1, &none(), None),
+            (2, &none(), Some("")),
+            (1, &shared, Some(processes)),
+            (2, &shared, Some(processes)),
+        ] {
+            let line = who.map(|who| format!("  text         {who}{WIDE}\n")).unwrap_or_default();
+            assert_eq!(wide(&(0..home).map(NodeId).collect(), shared), line);
+        }
+    }
 
     #[test]
     fn decision_by_placement() {
         let record = examples::record();
-        insta::assert_snapshot!("why", text(&record, record.part().decision.as_ref().unwrap()));
+        insta::assert_snapshot!(
+            "why",
+            text(&record, record.part().decision.as_ref().unwrap(), &none())
+        );
     }
 
     #[test]
     fn confined_memory_has_a_consequence_for_other_domains() {
         let mut record = examples::record();
         let decision = record.part().decision.clone().unwrap();
-        assert!(text(&record, &decision).contains(CONFINED));
+        assert!(text(&record, &decision, &none()).contains(CONFINED));
         record.part_mut().memory_nodes = None;
-        assert!(!text(&record, &decision).contains(CONFINED));
+        assert!(!text(&record, &decision, &none()).contains(CONFINED));
     }
 
     #[test]
@@ -400,7 +424,7 @@ mod tests {
         record.part_mut().claim = Some(examples::candidate(&[0, 2], [1.0; 3], 0).claim);
         record.part_mut().moving_to = Some(nodes(&[0, 2]));
         decision.left_out = examples::left_out();
-        insta::assert_snapshot!("why_explicit", text(&record, &decision));
+        insta::assert_snapshot!("why_explicit", text(&record, &decision, &none()));
     }
 
     #[test]
@@ -454,7 +478,7 @@ mod tests {
         written["chosen"].as_object_mut().unwrap().remove("vcpus_per_core_ppm").unwrap();
         let decision: Decision = serde_json::from_value(written).unwrap();
         assert_eq!(decision.chosen.vcpus_per_core_ppm, None);
-        assert!(text(&record, &decision).contains("as fast; leaves 500 MiB less"));
+        assert!(text(&record, &decision, &none()).contains("as fast; leaves 500 MiB less"));
     }
 
     #[test]
@@ -477,12 +501,14 @@ mod tests {
             allowed,
             policies,
         };
-        insta::assert_snapshot!("why_unplaced", unplaced_text(&unplaced));
+        insta::assert_snapshot!("why_unplaced", unplaced_text(&unplaced, &none()));
         unplaced.home = Some(examples::record().part().home.clone());
         unplaced.found_by = Some("machine.slice/*".into());
-        insta::assert_snapshot!("why_found", unplaced_text(&unplaced));
-        assert!(!unplaced_text(&unplaced).contains(CONFINED));
+        insta::assert_snapshot!("why_found", unplaced_text(&unplaced, &none()));
+        assert!(!unplaced_text(&unplaced, &none()).contains(CONFINED));
         unplaced.allowed.mems = some("1");
-        assert!(unplaced_text(&unplaced).ends_with(&format!("  shared pages {CONFINED}\n")));
+        assert!(
+            unplaced_text(&unplaced, &none()).ends_with(&format!("  shared pages {CONFINED}\n"))
+        );
     }
 }

@@ -443,7 +443,7 @@ fn decision_in_a_narrow_terminal() {
     press(&mut state, &sample, "\n");
     state.explained(
         "db",
-        crate::report::why::text(&record, record.part().decision.as_ref().unwrap()),
+        crate::report::why::text(&record, record.part().decision.as_ref().unwrap(), &[].into()),
     );
     insta::assert_snapshot!("why", frame(&state, &sample));
 }

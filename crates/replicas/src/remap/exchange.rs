@@ -6,7 +6,7 @@ use super::{
     maps::{Advice, PAGE_BYTES, Properties, Segment},
     plan::{Change, changes, keep},
     process::{Files, Process},
-    refusal::{Operation, refusal},
+    refusal::{Operation, Refusal, refusal},
     report::{Exchange, Report},
     stopped::{Stopped, find_syscall},
 };
@@ -229,6 +229,8 @@ impl Swap<'_, '_> {
             .and_then(|()| files.try_for_each(|file| self.file(file, any_locked)));
         let done = match done {
             Ok(()) => self.tidy(),
+            // It was killed, so there is nothing to take back.
+            Err(first @ RemapError::Refused { why: Refusal::Gone, .. }) => Err(first),
             Err(first) => match self.take_back() {
                 Ok(()) => Err(first),
                 Err(then) => {

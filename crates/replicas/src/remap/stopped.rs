@@ -41,9 +41,9 @@ use std::{
 /// The pause between two looks for threads that have stopped. No descriptor announces them.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// The time in which a stop is looked for without a pause. A thread with a CPU of its own stops
-/// within that, and to sleep and be woken takes longer. `sched_yield` would cost far more on a busy
-/// host: with each call the caller gives up a whole slice of its share (`yield_task_fair` in
+/// The time in which a stop is looked for without a pause. Most threads with a CPU of their own
+/// stop within that, and to sleep and be woken takes longer. `sched_yield` would cost far more on a
+/// busy host: with each call the caller gives up a whole slice of its share (`yield_task_fair` in
 /// `kernel/sched/fair.c`).
 const SPIN: Duration = Duration::from_micros(20);
 
@@ -388,8 +388,9 @@ impl<'p> Stopped<'p> {
     }
 
     /// Waits until the thread that makes the calls stops again. The others stay stopped until a
-    /// signal kills them all. Each has to be waited for then: the kernel tells of the end of the
-    /// first thread after that of all others (`delay_group_leader` in `kernel/exit.c`).
+    /// signal kills them all, so the end of any of them ends the call. The kernel tells of the end
+    /// of the first thread only after those of all others (`delay_group_leader` in
+    /// `kernel/exit.c`).
     fn wait_for_stop(&mut self, thread: i32) -> Result<WaitStatus, RemapError> {
         let since = Instant::now();
         let sleeps = self.stops_asleep > 0;
@@ -549,6 +550,7 @@ libc.epoll_wait(libc.epoll_create1(0), (ctypes.c_char * 12)(), 1, -1)
                 stopped.call(libc::SYS_pause, [0; 6]).map(drop)
             });
             while !is_in_pause() {
+                assert!(!calling.is_finished(), "it made no call");
                 thread::sleep(PAUSE);
             }
             nix::sys::signal::kill(Pid::from_raw(child.id() as i32), nix::sys::signal::SIGKILL)

@@ -58,7 +58,7 @@ fn executable_libraries_plugin_and_extension_modules_are_local_on_every_node() {
 
 /// A thread on CPU 6 waits for ever.
 const STAY_ON_NODE_3: &str = "import os, threading
-there = threading.Barrier(2)
+there = threading.Barrier(2, timeout=60)
 def stay():
     os.sched_setaffinity(0, [6])
     there.wait()
@@ -87,6 +87,8 @@ fn a_process_with_threads_on_two_nodes_is_told() {
     let named = format!("{plugin}: process {} on nodes 0,3", wide.child.id());
     assert!(found["found"].as_str().unwrap().contains(&named), "{found}");
     let mut domain = Python::at_home("wide", 0);
+    // Without the scheduler its CPUs are those of its home alone.
+    fs::write("/sys/fs/cgroup/nearside/wide/cpuset.cpus", "0-7").unwrap();
     domain.load(&[], &plugin);
     domain.exec(STAY_ON_NODE_3);
     let why = nearside_lab::stdout(&run(words("why wide")));

@@ -28,13 +28,14 @@ pub(crate) struct Wide {
     pub(crate) others: u32,
 }
 
-/// The longest wait for an answer of the replicator.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest wait for an answer of the replicator, which may just be busy with a writer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A folder by device and inode.
 type FolderId = (u64, u64);
 
-/// Those among the processes asked for, by file. None if the replicator does not answer this user.
+/// Those among the processes asked for, by file. Empty, too, if there is no replicator, or if it
+/// does not answer this user in time.
 pub(crate) fn on_host(
     topology: &Topology,
     is_asked_for: impl Fn(u32) -> bool,

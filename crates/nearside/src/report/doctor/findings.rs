@@ -5,11 +5,10 @@ use crate::{
     commands::replicate::wide::Wide,
     printable::printable,
     report::{
-        replicate::processes,
+        replicate::first_of,
         units::{count, size},
     },
 };
-use nearside_linux::escape;
 use nearside_linux::facts::{Capability, Cgroups, Facts, Privileges};
 use nearside_policy::{LeftOut, MemoryPolicy, text::WIDE};
 use nearside_replicas::original::Place;
@@ -400,12 +399,8 @@ fn text(facts: &Facts, wide: &BTreeMap<Place, Wide>) -> Finding {
             Some(format!("{WIDE}; the daemon spreads it over the home")),
         ),
     };
-    if let Some((place, first)) = wide.first_key_value() {
-        let path = printable(&escape::text(place.on_host()));
-        found += &format!("; {path}: {}", processes(first));
-        if wide.len() > 1 {
-            found += &format!(", and {}", count(wide.len() - 1, "more file"));
-        }
+    if let Some(processes) = first_of(wide) {
+        found += &format!("; {processes}");
         follows = follows.or(Some(WIDE.into()));
     }
     let finding = Finding::ok("program text", found);
