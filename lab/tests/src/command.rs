@@ -98,8 +98,9 @@ pub(crate) fn await_or_tell(
     }
 }
 
-/// State of all domains for the output of a failed test: both streams and the exit status of each
-/// command. Each has a time limit of a minute, because the daemon may hang.
+/// State of all domains and copies for the output of a failed test: both streams and the exit
+/// status of each command. Each has a time limit of a minute, because the daemon or the replicator
+/// may hang.
 fn state_of_nearside() -> String {
     let ask = |line: &str| {
         let mut command = Command::new("timeout");
@@ -125,5 +126,6 @@ fn state_of_nearside() -> String {
     let each = names.map(|name| {
         said(&format!("why {name}")) + &said(&format!("show {name} --interval 0 --format json"))
     });
-    said("list --interval 0") + &each.collect::<String>()
+    let all = ["list --interval 0", "replicate status", "doctor"].map(said).concat();
+    all + &each.collect::<String>()
 }
