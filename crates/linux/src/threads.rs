@@ -127,6 +127,13 @@ pub fn nodes_of_process(folder: &Path, node_of: impl Fn(CpuId) -> Option<NodeId>
     threads.filter_map(|thread| node_of(of_process(&thread.path())?.cpu)).collect()
 }
 
+/// The CPU on which the first thread of a process ran last, from its folder in `/proc`. None if the
+/// thread is of `SCHED_FIFO` or `SCHED_RR`, since it may keep its CPU from all others.
+pub fn shared_cpu_of_process(folder: &Path) -> Option<CpuId> {
+    let stat = of_process(folder)?;
+    (!stat.is_real_time).then_some(stat.cpu)
+}
+
 /// The figures of a whole process, or of a thread, from its folder; none if it has ended or is
 /// hidden.
 pub(crate) fn of_process(folder: &Path) -> Option<Stat> {
@@ -144,6 +151,8 @@ pub(crate) struct Stat {
     pub(crate) threads: u64,
     /// Field 39.
     cpu: CpuId,
+    /// Field 40, a priority above 0.
+    is_real_time: bool,
 }
 
 impl Stat {
@@ -157,11 +166,13 @@ impl Stat {
         // Fields 18 and 19 may be negative.
         let threads = next(20 - 16)?;
         let cpu = u32::try_from(next(39 - 21)?).ok()?;
+        let is_real_time = next(0)? > 0;
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         Some(Self {
             cpu_time_ns: user.saturating_add(system).saturating_mul(tick_ns),
             threads,
             cpu: CpuId(cpu),
+            is_real_time,
         })
     }
 }
@@ -182,8 +193,11 @@ mod tests {
         let name = "7 (a) R 1 (b)) S 1 7 7 0 -1 4194560 0 0 0 0 12 30 0 0 20 0 1 0 5 1 1 \
                     18446744073709551615 \
                     1 1 0 0 0 0 0 0 0 0 0 0 17 6 0 0 0 0 0";
-        let stat = Stat { cpu_time_ns: 420_000_000, threads: 1, cpu: CpuId(6) };
+        let stat =
+            Stat { cpu_time_ns: 420_000_000, threads: 1, cpu: CpuId(6), is_real_time: false };
         assert_eq!(Stat::parse(name), Some(stat));
+        let real_time = name.replace(" 6 0 ", " 6 1 ");
+        assert!(Stat::parse(&real_time).unwrap().is_real_time);
         assert_eq!(Stat::parse("7 (short) S 1 7"), None);
         assert_eq!(Stat::parse(""), None);
     }

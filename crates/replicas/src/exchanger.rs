@@ -10,8 +10,8 @@ use crate::{
     remap::{Exchange, Keep, Operation, Process, Refusal, RemapError, Report, Segment, exchange},
     schedule::{Cpu, Schedule, Step},
     users::Use,
-    whole,
 };
+use nearside_linux::threads::shared_cpu_of_process;
 use nix::sys::signal::{SigSet, Signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,7 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     num::NonZero,
     os::unix::process::CommandExt,
+    path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
@@ -314,8 +315,12 @@ impl Work {
     fn cpu_of(&self, process: u32) -> Option<Cpu> {
         // A single thread stays where it is: an exchange in one process beside idle CPUs took
         // 2.2 ms so, and 2.5 ms on the process's CPU.
-        let cpu = (self.threads > 1).then(|| last_cpu(process)).flatten()?;
-        self.allowed.as_ref().is_some_and(|set| set.is_set(cpu)).then_some(cpu)
+        let folder = PathBuf::from(format!("/proc/{process}"));
+        let cpu = (self.threads > 1).then(|| shared_cpu_of_process(&folder)).flatten()?.0 as Cpu;
+        self.allowed
+            .as_ref()
+            .is_some_and(|set| cpu < CpuSet::MAX_CPU && set.is_set(cpu))
+            .then_some(cpu)
     }
 }
 
@@ -323,7 +328,7 @@ impl Work {
 #[derive(Debug)]
 struct Found {
     process: u32,
-    /// What it mapped, if that is known.
+    /// Its segments when it was looked at. None to attach, which looks at no process before.
     segments: Option<Vec<Segment>>,
 }
 
@@ -340,21 +345,6 @@ impl Found {
             Use::Ended => Err(Exchanged::Gone),
         }
     }
-}
-
-/// The CPU where the first thread of a process runs or ran last.
-fn last_cpu(process: u32) -> Option<Cpu> {
-    cpu_to_share(&whole::read(format!("/proc/{process}/stat")).ok()?)
-}
-
-/// The CPU that a `/proc/PID/stat` names, unless the thread is of `SCHED_FIFO` or `SCHED_RR`: such
-/// threads may keep it from all others.
-fn cpu_to_share(stat: &[u8]) -> Option<Cpu> {
-    // The name before it may contain anything. Fields 39 and 40 of proc_pid_stat(5).
-    let behind = stat.iter().rposition(|byte| *byte == b')')?;
-    let mut fields = std::str::from_utf8(&stat[behind..]).ok()?.split(' ').skip(37);
-    let (cpu, real_time_priority) = (fields.next()?.parse().ok()?, fields.next()?);
-    (real_time_priority == "0" && cpu < CpuSet::MAX_CPU).then_some(cpu)
 }
 
 /// Tries to keep this thread, and those that it starts, on a CPU.
@@ -460,20 +450,6 @@ mod tests {
             assert_eq!(carry_out(task), [(child.id(), Exchanged::Gone)]);
         }
         assert!(!Exchanged::Gone.is_final());
-    }
-
-    #[test]
-    fn the_cpu_of_a_process_is_shared_unless_its_thread_is_of_a_real_time_class() {
-        let stat = |cpu: &str, priority: &str| {
-            let fields = ["0"; 35].join(" ");
-            format!("7 (a) R 1 (b) S {fields} {cpu} {priority} 0 0\n").into_bytes()
-        };
-        assert_eq!(cpu_to_share(&stat("5", "0")), Some(5));
-        assert_eq!(cpu_to_share(&stat("5", "1")), None);
-        assert_eq!(cpu_to_share(&stat("99999", "0")), None);
-        assert_eq!(cpu_to_share(b"7 (a) S 1 2\n"), None);
-        let own = last_cpu(std::process::id()).unwrap();
-        assert!(sched_getaffinity(None).unwrap().is_set(own));
     }
 
     #[test]
