@@ -5,6 +5,7 @@
 //! services, finishes the exchange it is at, and ends once the helper has gone.
 
 use crate::{
+    census::Census,
     error::{Error, IoContext},
     file_id::FileId,
     remap::{Exchange, Keep, Operation, Process, Refusal, RemapError, Report, Segment, exchange},
@@ -34,23 +35,22 @@ const MAX_BYTES: u64 = 16 << 20;
 /// has replaced its file.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// Attempts to attach a process whose threads do not stop in time: on a busy host a thread may have
-/// to wait for a CPU first. Each attempt is one short stop.
-const ATTEMPTS: u32 = 8;
-
-/// The pause between two attempts.
+/// The pause between two attempts to attach a process whose threads do not stop in time: on a busy
+/// host a thread may have to wait for a CPU first. Each attempt is one short stop.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The hidden subcommand of the program that calls [`serve`].
 pub const COMMAND: &str = "replicator-exchange";
 
-/// Looks for users of files. A process may fork before it is stopped or ends, so each look is at
-/// those that the ones before have not found. A domain whose processes come and go all the time is
-/// not looked at without end, since a writer waits.
-pub(crate) const MAX_LOOKS: usize = 16;
+/// Looks for users of files. A domain whose processes come and go all the time is not looked at
+/// without end, since a writer waits.
+const MAX_LOOKS: usize = 16;
 
 /// The most threads that exchange, each in one process at a time.
 const MAX_THREADS: usize = 16;
+
+/// Processes, and what is to be exchanged in them.
+pub(crate) type ToDetach = (Vec<u32>, Vec<Exchange>);
 
 /// Exchanges of the same files in some processes.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,8 @@ struct Task {
     processes: Vec<u32>,
     operation: Operation,
     exchanges: Vec<Exchange>,
+    /// Attempts to stop a process.
+    attempts: u32,
 }
 
 /// The outcome for a process.
@@ -82,6 +84,8 @@ pub(crate) enum Exchanged {
     LeftAlone {
         /// The reason.
         why: String,
+        /// Whether another attempt is of use.
+        again: bool,
     },
 }
 
@@ -126,7 +130,8 @@ impl Exchanged {
         match self {
             Self::Done { bytes, kept_bytes, .. } => bytes + kept_bytes > 0,
             Self::Gone => false,
-            Self::Unconcerned | Self::LeftAlone { .. } => true,
+            Self::Unconcerned => true,
+            Self::LeftAlone { again, .. } => !again,
         }
     }
 
@@ -135,7 +140,7 @@ impl Exchanged {
         match self {
             Self::Done { kept, .. } => kept,
             Self::Unconcerned | Self::Gone => None,
-            Self::LeftAlone { why } => Some(why),
+            Self::LeftAlone { why, .. } => Some(why),
         }
     }
 }
@@ -150,18 +155,31 @@ impl Exchanger {
         Ok(Self { running: Mutex::new(Some(running)) })
     }
 
-    /// Exchanges files in processes. Returns each with its outcome. A child that has ended is
-    /// replaced for the next task.
-    pub(crate) fn exchange(
+    /// Brings processes from originals to copies. Returns each with its outcome.
+    pub(crate) fn attach(
         &self,
         processes: Vec<u32>,
-        exchanges: &[Exchange],
-        operation: Operation,
+        exchanges: Vec<Exchange>,
+        attempts: u32,
     ) -> Vec<(u32, Exchanged)> {
-        if processes.is_empty() {
+        self.exchange(Task { processes, operation: Operation::Attach, exchanges, attempts })
+    }
+
+    /// Returns processes from copies to originals. `look` names the processes of a census, with
+    /// what is to be exchanged in them. Returns why some still use a copy.
+    pub(crate) fn detach(&self, mut look: impl FnMut(&Census) -> Vec<ToDetach>) -> Vec<String> {
+        let exchange = |processes, exchanges| {
+            let operation = Operation::Detach;
+            self.exchange(Task { processes, operation, exchanges, attempts: 1 })
+        };
+        detach_in_looks(|| look(&Census::take()), exchange)
+    }
+
+    /// Exchanges files in processes. A child that has ended is replaced for the next task.
+    fn exchange(&self, task: Task) -> Vec<(u32, Exchanged)> {
+        if task.processes.is_empty() {
             return Vec::new();
         }
-        let task = Task { processes, operation, exchanges: exchanges.to_vec() };
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = match running.take() {
             Some(it) => Ok(it),
@@ -179,12 +197,44 @@ impl Exchanger {
             let files = task.files();
             let why = |process| format!("process {process}: the exchanger: {error}");
             let outcome = |process| match Found::of(process, &task, &files) {
-                Ok(_) => Exchanged::LeftAlone { why: why(process) },
+                Ok(_) => Exchanged::LeftAlone { why: why(process), again: true },
                 Err(outcome) => outcome,
             };
             task.processes.iter().map(|process| (*process, outcome(*process))).collect()
         })
     }
+}
+
+/// A process may fork before it is stopped or ends, so each look is at those that the ones before
+/// have not found, and at those that could not be stopped then: one that waits in vfork, or that a
+/// debugger or the exchanger of a former helper holds.
+fn detach_in_looks(
+    mut look: impl FnMut() -> Vec<ToDetach>,
+    exchange: impl Fn(Vec<u32>, Vec<Exchange>) -> Vec<(u32, Exchanged)>,
+) -> Vec<String> {
+    // Processes that use no copy, or keep what they still map of one.
+    let mut asked = BTreeSet::new();
+    let mut still = BTreeMap::new();
+    for _ in 0..MAX_LOOKS {
+        let mut found = false;
+        for (mut processes, exchanges) in look() {
+            processes.retain(|process| !asked.contains(process));
+            found |= !processes.is_empty();
+            for (process, done) in exchange(processes, exchanges) {
+                if done.is_final() {
+                    asked.insert(process);
+                }
+                match done.still_uses() {
+                    Some(why) => _ = still.insert(process, why),
+                    None => _ = still.remove(&process),
+                }
+            }
+        }
+        if !found {
+            break;
+        }
+    }
+    still.into_values().collect()
 }
 
 impl Running {
@@ -266,7 +316,7 @@ fn carry_out(task: Task) -> Vec<(u32, Exchanged)> {
     let outcome = |process: &u32| {
         let why = || format!("process {process}: the exchanger failed");
         let outcome = done.remove(process);
-        (*process, outcome.unwrap_or_else(|| Exchanged::LeftAlone { why: why() }))
+        (*process, outcome.unwrap_or_else(|| Exchanged::LeftAlone { why: why(), again: true }))
     };
     processes.iter().map(outcome).collect()
 }
@@ -371,8 +421,7 @@ fn exchange_in(found: Found, task: &Task) -> Exchanged {
     if are_handed_on && is_in_doubt {
         result = attempt();
     }
-    let attempts = if task.operation == Operation::Attach { ATTEMPTS } else { 1 };
-    for _ in 1..attempts {
+    for _ in 1..task.attempts {
         let Err(RemapError::Refused { why: Refusal::DoesNotStop { .. }, .. }) = result else {
             break;
         };
@@ -382,7 +431,17 @@ fn exchange_in(found: Found, task: &Task) -> Exchanged {
     match result {
         Ok(report) => Exchanged::done(process, &report),
         Err(RemapError::Refused { why: Refusal::Gone, .. }) => Exchanged::Gone,
-        Err(error) => Exchanged::LeftAlone { why: error.to_string() },
+        Err(error) => {
+            let again = match &error {
+                // A writer waits, and the process has had its time.
+                RemapError::Refused { why: Refusal::DoesNotStop { .. }, .. } => {
+                    task.operation == Operation::Attach
+                }
+                RemapError::Refused { why, .. } => !why.lasts(),
+                _ => true,
+            };
+            Exchanged::LeftAlone { why: error.to_string(), again }
+        }
     }
 }
 
@@ -412,8 +471,12 @@ mod tests {
     fn a_task_and_the_end_of_input() {
         let file = |inode| FileId { device: 1, inode };
         let exchange = Exchange { path: "/usr/bin/db".into(), from: file(1), to: file(2) };
-        let task =
-            Task { processes: vec![7, 8], operation: Operation::Attach, exchanges: vec![exchange] };
+        let task = Task {
+            processes: vec![7, 8],
+            operation: Operation::Attach,
+            exchanges: vec![exchange],
+            attempts: 8,
+        };
         let mut bytes = Vec::new();
         write_line(&mut bytes, &task).unwrap();
         let mut input = &bytes[..];
@@ -442,11 +505,39 @@ mod tests {
     }
 
     #[test]
+    fn processes_that_cannot_be_stopped_now_are_asked_again() {
+        let asked = Mutex::new(BTreeMap::<u32, usize>::new());
+        let exchange = |processes: Vec<u32>, _: Vec<Exchange>| {
+            let outcome = |process: u32| {
+                let mut asked = asked.lock().unwrap();
+                let times = asked.entry(process).or_default();
+                *times += 1;
+                let left =
+                    |again| Exchanged::LeftAlone { why: format!("process {process}"), again };
+                match process {
+                    // In vfork until the third look.
+                    1 if *times == 3 => {
+                        Exchanged::Done { bytes: 4096, stopped_us: 1, kept_bytes: 0, kept: None }
+                    }
+                    1 | 2 => left(true),
+                    3 => left(false),
+                    _ => Exchanged::Unconcerned,
+                }
+            };
+            processes.into_iter().map(|process| (process, outcome(process))).collect()
+        };
+        let still = detach_in_looks(|| vec![(vec![1, 2, 3, 4], vec![])], exchange);
+        assert_eq!(still, ["process 2", "process 3"]);
+        assert_eq!(*asked.lock().unwrap(), [(1, 3), (2, MAX_LOOKS), (3, 1), (4, 1)].into());
+    }
+
+    #[test]
     fn a_process_that_has_ended_is_gone_and_may_have_left_a_child() {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         for operation in [Operation::Attach, Operation::Detach] {
-            let task = Task { processes: vec![child.id()], operation, exchanges: Vec::new() };
+            let processes = vec![child.id()];
+            let task = Task { processes, operation, exchanges: Vec::new(), attempts: 1 };
             assert_eq!(carry_out(task), [(child.id(), Exchanged::Gone)]);
         }
         assert!(!Exchanged::Gone.is_final());
@@ -461,7 +552,7 @@ mod tests {
             to: FileId { device: 0, inode: 0 },
         }];
         let operation = Operation::Detach;
-        let task = Task { processes: vec![child.id()], operation, exchanges };
+        let task = Task { processes: vec![child.id()], operation, exchanges, attempts: 1 };
         assert_eq!(carry_out(task), [(child.id(), Exchanged::Unconcerned)]);
         assert!(Exchanged::Unconcerned.is_final());
         drop(child.stdin.take());

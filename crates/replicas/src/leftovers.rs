@@ -4,12 +4,12 @@
 use crate::{
     census::{Census, copies_seen_by},
     error::Error,
-    exchanger::{Exchanger, MAX_LOOKS},
+    exchanger::Exchanger,
     file_id::FileId,
     namespace::{Namespace, Visitor},
-    remap::{Exchange, Operation},
+    remap::Exchange,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Detaches all copies in the namespaces of all processes but this one's, and returns the processes
 /// there to the originals: a writer may have changed those meanwhile.
@@ -47,27 +47,13 @@ pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Re
 
 /// `left` has the exchanges by namespace.
 fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchanger) {
-    // Processes that use no copy, or keep what they still map of one.
-    let mut asked = BTreeSet::<u32>::new();
-    for _ in 0..MAX_LOOKS {
-        let census = Census::take();
-        let mut found = false;
-        for (namespace, exchanges) in left {
-            let mut processes = census.processes(*namespace).to_vec();
-            processes.retain(|pid| !asked.contains(pid));
-            found |= !processes.is_empty();
-            for (pid, done) in exchanger.exchange(processes, exchanges, Operation::Detach) {
-                if done.is_final() {
-                    asked.insert(pid);
-                }
-                if let Some(why) = done.still_uses() {
-                    let what = "it keeps copies of an earlier replicator";
-                    eprintln!("nearside replicator: {why}: {what}");
-                }
-            }
-        }
-        if !found {
-            return;
-        }
+    let still = exchanger.detach(|census| {
+        let of = |(namespace, exchanges): (&FileId, &Vec<Exchange>)| {
+            (census.processes(*namespace).to_vec(), exchanges.clone())
+        };
+        left.iter().map(of).collect()
+    });
+    for why in still {
+        eprintln!("nearside replicator: {why}: it keeps copies of an earlier replicator");
     }
 }

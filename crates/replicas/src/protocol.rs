@@ -151,6 +151,8 @@ pub struct LeftAlone {
     pub process: u32,
     /// The reason.
     pub why: String,
+    /// Whether it is asked again later, since the reason passes.
+    pub again: bool,
 }
 
 /// A file and its copies.

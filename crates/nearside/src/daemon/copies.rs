@@ -72,6 +72,8 @@ impl Copies {
             proc: proc.to_owned(),
             history: CopyHistory::default(),
             helper: None,
+            socket: SOCKET.into(),
+            complaints: BTreeMap::new(),
         };
         let (told, clears_at_end) = (Arc::clone(&report), Arc::clone(&clears));
         thread::Builder::new()
@@ -102,6 +104,10 @@ struct Asker {
     history: CopyHistory,
     /// The process that answered last.
     helper: Option<i32>,
+    /// The replicator's.
+    socket: PathBuf,
+    /// What was said last of a namespace that could not be attached, by its number.
+    complaints: BTreeMap<u64, String>,
 }
 
 impl Asker {
@@ -120,12 +126,12 @@ impl Asker {
         }
         if clears.load(Ordering::Acquire) {
             // Without a replicator there are no copies.
-            let _ = clear();
+            let _ = clear(&self.socket);
         }
     }
 
     fn look(&mut self, look: &TextLook) -> Result<CopiesReport, String> {
-        let client = connect()?;
+        let client = connect(&self.socket)?;
         let helper = client.helper().map_err(text)?;
         if self.helper.replace(helper).is_some_and(|before| before != helper) {
             self.history.forget_replicator();
@@ -144,29 +150,10 @@ impl Asker {
         let (orders, history) = plan_copies(&turn, &self.history);
         self.history = history;
         for order in orders {
-            match order {
-                CopyOrder::Copy { path, nodes } => {
-                    let file = opened.remove(&path);
-                    let done = copy(&client, file, &path, &nodes);
-                    let nodes = nodes.named();
-                    match done {
-                        Ok(()) => {
-                            output::note([format!("text: copies of {} on {nodes}", shown(&path))]);
-                        }
-                        Err(why) => {
-                            self.history.refused(look.number, &path);
-                            output::note([format!("text: no copies of {}: {why}", shown(&path))]);
-                        }
-                    }
-                }
-                CopyOrder::Remove { path } => match remove(&client, &path) {
-                    Ok(()) => {
-                        let path = shown(&path);
-                        output::note([format!("text: no process uses the copies of {path}: gone")]);
-                    }
-                    Err(why) => output::note([format!("text: copies of {}: {why}", shown(&path))]),
-                },
-                CopyOrder::Attach(namespace) => attach(&client, &namespace),
+            if let Err(why) = self.carry_out(&client, look.number, order, &mut opened) {
+                // Nobody knows which of the orders it has carried out.
+                self.history.forget_replicator();
+                return Err(why);
             }
         }
         let mine = files.iter().filter(|file| file.automatic);
@@ -176,6 +163,56 @@ impl Asker {
             bytes: bytes.fold(0, u64::saturating_add),
             why: None,
         })
+    }
+
+    /// Asks for what was decided, and tells of it.
+    ///
+    /// # Errors
+    /// If the replicator does not answer. An answer that refuses is none of this.
+    fn carry_out(
+        &mut self,
+        client: &Client,
+        look: u64,
+        order: CopyOrder,
+        opened: &mut BTreeMap<String, OwnedFd>,
+    ) -> Result<(), String> {
+        match order {
+            CopyOrder::Copy { path, nodes } => {
+                let done = match opened.remove(&path).map_or_else(|| open(&path), Ok) {
+                    Ok(file) => copy(client, &file, &path, &nodes)?,
+                    Err(error) => Err(text(error)),
+                };
+                let (nodes, name) = (nodes.named(), shown(&path));
+                match done {
+                    Ok(()) => output::note([format!("text: copies of {name} on {nodes}")]),
+                    Err(why) => {
+                        self.history.refused(look, &path);
+                        output::note([format!("text: no copies of {name}: {why}")]);
+                    }
+                }
+            }
+            CopyOrder::Remove { path } => {
+                let done = remove(client, &path)?;
+                let path = shown(&path);
+                output::note([match done {
+                    Ok(()) => format!("text: no process uses the copies of {path}: gone"),
+                    Err(why) => format!("text: copies of {path}: {why}"),
+                }]);
+            }
+            CopyOrder::Attach(namespace) => match attach(client, &namespace)? {
+                Ok(()) => _ = self.complaints.remove(&namespace.id),
+                Err(why) => {
+                    // Its process may have ended, where others live on.
+                    self.history.not_attached(namespace.id);
+                    let why = format!("text: {}: {why}", printable(&namespace.domain));
+                    if self.complaints.get(&namespace.id) != Some(&why) {
+                        output::note([&why]);
+                        self.complaints.insert(namespace.id, why);
+                    }
+                }
+            },
+        }
+        Ok(())
     }
 
     /// The mount namespaces of domains at home on one node. One that domains with different homes
@@ -209,8 +246,8 @@ impl Asker {
     }
 }
 
-fn connect() -> Result<Client, String> {
-    Client::connect(Path::new(SOCKET), PATIENCE).map_err(text)
+fn connect(socket: &Path) -> Result<Client, String> {
+    Client::connect(socket, PATIENCE).map_err(text)
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -261,23 +298,26 @@ fn open(path: &str) -> io::Result<OwnedFd> {
     Ok(openat2(CWD, escape::path(path), flags, Mode::empty(), resolve)?)
 }
 
-fn copy(client: &Client, file: Option<OwnedFd>, path: &str, nodes: &NodeSet) -> Result<(), String> {
-    let file = file.map_or_else(|| open(path), Ok).map_err(text)?;
+/// An answer of the replicator: it has done as it was asked, or says why not.
+type Answered = Result<(), String>;
+
+fn copy(client: &Client, file: &OwnedFd, path: &str, nodes: &NodeSet) -> Result<Answered, String> {
     let request = Request::Add {
         place: Place { image: None, path: escape::path(path) },
         nodes: Some(nodes.clone()),
         ratio: Default::default(),
         automatic: true,
     };
-    done(client.ask(&request, Some(file.as_fd())))
+    Ok(done(client.ask(&request, Some(file.as_fd())).map_err(text)?))
 }
 
-fn remove(client: &Client, path: &str) -> Result<(), String> {
-    done(client.ask(&Request::Remove { path: escape::path(path), automatic: true }, None))
+fn remove(client: &Client, path: &str) -> Result<Answered, String> {
+    let request = Request::Remove { path: escape::path(path), automatic: true };
+    Ok(done(client.ask(&request, None).map_err(text)?))
 }
 
-fn done(answer: Result<Answer, nearside_replicas::Error>) -> Result<(), String> {
-    match answer.map_err(text)? {
+fn done(answer: Answer) -> Answered {
+    match answer {
         Answer::Done => Ok(()),
         Answer::Barred { bar } => Err(bar.to_string()),
         Answer::Refused { why } => Err(why),
@@ -285,32 +325,31 @@ fn done(answer: Result<Answer, nearside_replicas::Error>) -> Result<(), String> 
     }
 }
 
-fn attach(client: &Client, namespace: &DomainNamespace) {
-    let Ok(process) = u32::try_from(namespace.process) else { return };
+fn attach(client: &Client, namespace: &DomainNamespace) -> Result<Answered, String> {
+    let Ok(process) = u32::try_from(namespace.process) else { return Ok(Ok(())) };
     let request = Request::Attach { process, node: namespace.node, future_root: None };
+    let attached = match client.ask(&request, None).map_err(text)? {
+        Answer::Attached(attached) => attached,
+        other => return Ok(done(other)),
+    };
     let domain = printable(&namespace.domain);
-    match client.ask(&request, None) {
-        Ok(Answer::Attached(Attached { processes, bytes, left_alone, .. })) => {
-            if processes > 0 {
-                let (bytes, node) = (size(bytes), namespace.node);
-                output::note([format!("text: {bytes} of {domain} on copies of node {node}")]);
-            }
-            if let Some(first) = left_alone.first() {
-                let why = &first.why;
-                output::note([format!("text: {domain} keeps originals, too: {why}")]);
-            }
-        }
-        Ok(Answer::Refused { why }) => output::note([format!("text: {domain}: {why}")]),
-        Ok(other) => output::note([format!("text: {domain}: {other:?} does not fit")]),
-        Err(error) => output::note([format!("text: {domain}: {error}")]),
+    let Attached { processes, bytes, left_alone, .. } = attached;
+    if processes > 0 {
+        let (bytes, node) = (size(bytes), namespace.node);
+        output::note([format!("text: {bytes} of {domain} on copies of node {node}")]);
     }
+    if let Some(first) = left_alone.first() {
+        let why = &first.why;
+        output::note([format!("text: {domain} keeps originals, too: {why}")]);
+    }
+    Ok(Ok(()))
 }
 
 /// Takes all copies away that the daemon has asked for.
-fn clear() -> Result<(), String> {
-    let client = connect()?;
+fn clear(socket: &Path) -> Result<(), String> {
+    let client = connect(socket)?;
     for file in client.status().map_err(text)?.files.iter().filter(|file| file.automatic) {
-        remove(&client, &escape::text(file.place.on_host()))?;
+        remove(&client, &escape::text(file.place.on_host()))??;
     }
     Ok(())
 }
@@ -318,7 +357,124 @@ fn clear() -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearside_replicas::protocol::MAX_REQUEST_BYTES;
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, listen,
+        recv, send, socket,
+    };
     use std::os::unix::fs::symlink;
+
+    /// A host with one domain, which executes a file on node 0 and is at home on node 1.
+    struct Host {
+        folder: tempfile::TempDir,
+        asker: Asker,
+        looks: u64,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let at = |name: &str| folder.path().join(name);
+            fs::create_dir_all(at("cgroup/db")).unwrap();
+            fs::write(at("cgroup/cgroup.controllers"), "").unwrap();
+            fs::write(at("cgroup/db/cgroup.procs"), "70\n").unwrap();
+            for (process, namespace) in [(1, 4), (70, 5)] {
+                let links = at(&format!("proc/{process}/ns"));
+                fs::create_dir_all(&links).unwrap();
+                symlink(format!("mnt:[{namespace}]"), links.join("mnt")).unwrap();
+            }
+            fs::write(at("lib.so"), "text").unwrap();
+            let asker = Asker {
+                tree: Tree::at(&at("cgroup")).unwrap(),
+                proc: at("proc"),
+                history: CopyHistory::default(),
+                helper: None,
+                socket: at("socket"),
+                complaints: BTreeMap::new(),
+            };
+            Self { folder, asker, looks: 0 }
+        }
+
+        /// The outcome of a look, and what the replicator was asked for beside its status. It
+        /// answers with these, and ends without one more answer. `held` has no copies yet.
+        fn look(&mut self, answers: Vec<Answer>) -> (Result<CopiesReport, String>, Vec<Request>) {
+            self.looks += 1;
+            let path = self.folder.path().join("lib.so");
+            let stat = rustix::fs::stat(&path).unwrap();
+            let id =
+                FileId { major: major(stat.st_dev), minor: minor(stat.st_dev), inode: stat.st_ino };
+            let candidate = Candidate {
+                domains: vec!["db".into()],
+                bytes: [(NodeId(0), 4)].into(),
+                ..candidate(&path, id)
+            };
+            let look = TextLook {
+                number: self.looks,
+                candidates: vec![candidate],
+                domains: vec![TextDomain {
+                    name: "db".into(),
+                    cgroup: "/db".into(),
+                    home: Some("1".parse().unwrap()),
+                }],
+                distances: Distances::new(&[0, 1].map(NodeId), &[10, 20, 20, 10]).unwrap(),
+            };
+            let _ = fs::remove_file(&self.asker.socket);
+            let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+            bind(&listener, &SocketAddrUnix::new(&self.asker.socket).unwrap()).unwrap();
+            listen(&listener, 1).unwrap();
+            thread::scope(|scope| {
+                let asked = scope.spawn(move || replicator(&listener, answers));
+                let told = self.asker.look(&look);
+                (told, asked.join().unwrap())
+            })
+        }
+    }
+
+    /// Serves one client.
+    fn replicator(listener: &OwnedFd, answers: Vec<Answer>) -> Vec<Request> {
+        let client = accept(listener).unwrap();
+        let (mut answers, mut asked) = (answers.into_iter(), Vec::new());
+        loop {
+            let mut packet = vec![0; MAX_REQUEST_BYTES];
+            let (bytes, _) = recv(&client, &mut packet[..], RecvFlags::empty()).unwrap();
+            if bytes == 0 {
+                return asked;
+            }
+            let request = serde_json::from_slice(&packet[..bytes]).unwrap();
+            let status = Answer::Status { files: vec![], next: None, kept_bytes: BTreeMap::new() };
+            let answer = match request {
+                Request::Status { .. } => Some(status),
+                other => {
+                    asked.push(other);
+                    answers.next()
+                }
+            };
+            let Some(answer) = answer else { return asked };
+            send(&client, &serde_json::to_vec(&answer).unwrap(), SendFlags::NOSIGNAL).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_replicator_that_ends_amid_a_request_has_refused_no_file() {
+        let mut host = Host::new();
+        assert_eq!(host.look(vec![]).1, [], "copies have to pay in two looks");
+        let (told, asked) = host.look(vec![]);
+        assert!(told.unwrap_err().contains("ended without an answer"));
+        assert!(matches!(&asked[..], [Request::Add { automatic: true, .. }]), "{asked:?}");
+        let (told, again) = host.look(vec![Answer::Done]);
+        assert_eq!((told.unwrap().why, again), (None, asked.clone()));
+        // Its files have gone from the list: an operator has removed it.
+        assert_eq!(host.look(vec![]).1, []);
+    }
+
+    #[test]
+    fn a_file_that_was_refused_is_not_asked_for_in_the_next_look() {
+        let mut host = Host::new();
+        host.look(vec![]).0.unwrap();
+        let refused = vec![Answer::Refused { why: "it is a copy".into() }];
+        assert_eq!(host.look(refused).1.len(), 1);
+        assert_eq!(host.look(vec![]).1, []);
+    }
 
     fn candidate(path: &Path, file: FileId) -> Candidate {
         Candidate {

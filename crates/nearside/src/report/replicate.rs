@@ -120,8 +120,9 @@ pub(crate) fn attached_text(attached: &Attached) -> String {
             attached.stopped_us % 1000 / 100,
         ),
     };
-    for LeftAlone { why, .. } in &attached.left_alone {
-        text += &format!("left alone: {why}\n");
+    for LeftAlone { why, again, .. } in &attached.left_alone {
+        let for_now = if *again { " for now" } else { "" };
+        text += &format!("left alone{for_now}: {why}\n");
     }
     text
 }
@@ -209,13 +210,16 @@ mod tests {
 
     #[test]
     fn attached_processes_and_those_left_alone() {
-        let left_alone = LeftAlone { process: 7, why: "process 7: it runs under seccomp".into() };
+        let left = |process, why: &str, again| LeftAlone { process, why: why.into(), again };
         let some = Attached {
             copies: 3,
             processes: 1,
             bytes: 5 << 20,
             stopped_us: 1_640,
-            left_alone: vec![left_alone],
+            left_alone: vec![
+                left(7, "process 7: it runs under seccomp", false),
+                left(8, "process 8: thread 9 traces it already", true),
+            ],
         };
         insta::assert_snapshot!(attached_text(&some));
         insta::assert_snapshot!("attached_none", attached_text(&Attached::default()));

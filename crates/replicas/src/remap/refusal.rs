@@ -147,6 +147,32 @@ pub enum Refusal {
     NoSyscallInstruction,
 }
 
+impl Refusal {
+    /// Whether it stays for as long as the process executes its program.
+    pub fn lasts(&self) -> bool {
+        match self {
+            Self::UnsupportedArchitecture
+            | Self::Gone
+            | Self::NotAProcess
+            | Self::OwnProcess
+            | Self::Ended
+            | Self::KernelThread
+            | Self::ThirtyTwoBit
+            | Self::UnknownExecutable
+            | Self::Seccomp
+            | Self::SharersUnknown
+            | Self::ReadImpliesExec
+            | Self::DispatchesSyscalls
+            | Self::NotPermitted { .. }
+            | Self::NoSyscallInstruction => true,
+            Self::AlreadyTraced { .. }
+            | Self::Vfork { .. }
+            | Self::SharesMemory { .. }
+            | Self::DoesNotStop { .. } => false,
+        }
+    }
+}
+
 /// Why a process may not be changed, if it may not.
 pub fn refusal(facts: &Facts, operation: Operation) -> Option<Refusal> {
     if facts.is_own {

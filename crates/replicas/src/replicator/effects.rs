@@ -203,10 +203,10 @@ impl Replicator {
         for guest in guests.filter(|guest| file.serving.get(&guest.node) == Some(&copy)) {
             bind(&self.stores, &self.visitor, guest, file);
         }
-        for guest in self.guests.values().filter(|guest| guest.running) {
-            if guest.mounts.get(&id).is_some_and(|mount| mount.copy == copy) {
-                self.attach_processes(guest);
-            }
+        let has_it = |guest: &Guest| guest.mounts.get(&id).is_some_and(|it| it.copy == copy);
+        let running = self.guests.iter().filter(|(_, guest)| guest.running && has_it(guest));
+        for namespace in running.map(|(namespace, _)| *namespace).collect::<Vec<_>>() {
+            self.attach_processes(namespace, 1);
         }
     }
 

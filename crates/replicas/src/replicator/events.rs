@@ -45,6 +45,7 @@ impl Replicator {
         loop {
             self.look_at_memory();
             self.retry_leases();
+            self.retry_attachments();
             self.look_for_absent();
             for woken in self.wait(&connections)? {
                 match woken {
@@ -101,7 +102,12 @@ impl Replicator {
             fds.extend(managers.map(|manager| (on(manager.as_fd()), Woken::ManagerEnded(*id))));
         }
         let (mut fds, kinds): (Vec<_>, Vec<_>) = fds.into_iter().unzip();
-        let until = [self.until_next_look(), self.until_retry(), self.until_absent()];
+        let until = [
+            self.until_next_look(),
+            self.until_retry(),
+            self.until_absent(),
+            self.until_attachment(),
+        ];
         let until = until.into_iter().flatten().min();
         let until = until.and_then(|wait| Timespec::try_from(wait).ok());
         match poll(&mut fds, until.as_ref()) {

@@ -93,6 +93,8 @@ pub(super) struct Guest {
     pub(super) process: OwnedFd,
     /// Whether its running processes shall use copies, too.
     pub(super) running: bool,
+    /// The next attempt to have those use copies that could not be stopped.
+    pub(super) retry: Retry,
     /// Package managers that run in it. As long as there are any, no copy is bound.
     pub(super) managers: Vec<OwnedFd>,
     /// The copies bound in it, by original.

@@ -3,12 +3,12 @@
 use super::{Replicator, file::Guest};
 use crate::{
     census::{Census, copies_seen_by},
-    exchanger::{Exchanged, MAX_LOOKS},
+    exchanger::Exchanged,
     file_id::FileId,
     mountinfo::Mount,
     namespace::Namespace,
     protocol::{Attached, LeftAlone},
-    remap::{Exchange, Operation},
+    remap::Exchange,
     store::Copy,
     users::nameless,
 };
@@ -17,6 +17,7 @@ use nearside_topology::NodeId;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
+    time::{Duration, Instant},
 };
 
 impl Replicator {
@@ -33,11 +34,8 @@ impl Replicator {
         };
         // Once the path names another file, its mappings of the old one live on.
         let is_replaced = self.is_replaced(id);
-        // Processes that use no copy, or keep what they still map of one.
-        let mut asked = BTreeSet::<u32>::new();
         let mut strays = BTreeSet::new();
-        for _ in 0..MAX_LOOKS {
-            let census = Census::take();
+        let still = self.exchanger.detach(|census| {
             let mut concerned = BTreeMap::<FileId, Vec<u32>>::new();
             for (namespace, processes) in census.namespaces() {
                 // In a domain, too: it may have bound its folders elsewhere.
@@ -52,26 +50,14 @@ impl Replicator {
                     || strays.contains(&namespace)
                     || shown.is_some();
                 if had_copies && !is_replaced {
-                    let there = concerned.entry(shown.unwrap_or(id)).or_default();
-                    there.extend(processes.iter().filter(|pid| !asked.contains(*pid)));
+                    concerned.entry(shown.unwrap_or(id)).or_default().extend(processes);
                 }
             }
-            concerned.retain(|_, processes| !processes.is_empty());
-            if concerned.is_empty() {
-                return;
-            }
-            let exchange = |(to, processes)| {
-                self.exchanger.exchange(processes, &exchanges(to), Operation::Detach)
-            };
-            for (pid, done) in concerned.into_iter().flat_map(exchange) {
-                if done.is_final() {
-                    asked.insert(pid);
-                }
-                if let Some(why) = done.still_uses() {
-                    let path = escape::text(path);
-                    eprintln!("nearside replicator: {why}: it keeps a copy of {path}");
-                }
-            }
+            concerned.into_iter().map(|(to, processes)| (processes, exchanges(to))).collect()
+        });
+        for why in still {
+            let path = escape::text(path);
+            eprintln!("nearside replicator: {why}: it keeps a copy of {path}");
         }
     }
 
@@ -99,15 +85,17 @@ impl Replicator {
         true
     }
 
-    /// Lets the running processes of a namespace use the copies that are bound in it.
-    pub(super) fn attach_processes(&self, guest: &Guest) -> Attached {
+    /// Lets the running processes of a namespace use the copies that are bound in it. Those that
+    /// cannot be stopped for now get them later.
+    pub(super) fn attach_processes(&mut self, namespace: FileId, attempts: u32) -> Attached {
+        let Some(guest) = self.guests.get(&namespace) else { return Attached::default() };
         let exchanges = self.exchanges_of(guest);
         let mut attached = Attached { copies: guest.mounts.len(), ..Attached::default() };
-        if exchanges.is_empty() {
-            return attached;
-        }
-        let processes = Census::take().processes(guest.namespace.id()).to_vec();
-        for (process, done) in self.exchanger.exchange(processes, &exchanges, Operation::Attach) {
+        let processes = match exchanges.is_empty() {
+            true => vec![],
+            false => Census::take().processes(namespace).to_vec(),
+        };
+        for (process, done) in self.exchanger.attach(processes, exchanges, attempts) {
             match done {
                 Exchanged::Done { bytes: 0, .. } | Exchanged::Unconcerned | Exchanged::Gone => {}
                 Exchanged::Done { bytes, stopped_us, .. } => {
@@ -115,12 +103,34 @@ impl Replicator {
                     attached.bytes += bytes;
                     attached.stopped_us = attached.stopped_us.max(stopped_us);
                 }
-                Exchanged::LeftAlone { why } => {
-                    attached.left_alone.push(LeftAlone { process, why })
+                Exchanged::LeftAlone { why, again } => {
+                    attached.left_alone.push(LeftAlone { process, why, again });
                 }
             }
         }
+        if let Some(guest) = self.guests.get_mut(&namespace) {
+            match attached.left_alone.iter().any(|left| left.again) {
+                true => guest.retry.refused(Instant::now()),
+                false => guest.retry.reset(),
+            }
+        }
         attached
+    }
+
+    /// The time until running processes are asked again.
+    pub(super) fn until_attachment(&self) -> Option<Duration> {
+        let next = self.guests.values().filter_map(|guest| guest.retry.at()).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Asks running processes again that could not be stopped before.
+    pub(super) fn retry_attachments(&mut self) {
+        let now = Instant::now();
+        let guests = self.guests.iter_mut();
+        let due = guests.filter_map(|(id, guest)| guest.retry.take_due(now).then_some(*id));
+        for namespace in due.collect::<Vec<_>>() {
+            self.attach_processes(namespace, 1);
+        }
     }
 
     /// Processes that map copies by mounts that have gone meanwhile get them by the present ones.
@@ -133,19 +143,19 @@ impl Replicator {
             let path = file.original.place.path.clone();
             exchanges.push(Exchange { path, from: copy, to: copy });
         }
-        for pid in Census::take().processes(guest.namespace.id()) {
-            let nameless = nameless(*pid);
-            let concerned = exchanges.iter().filter(|it| nameless.contains(&it.from));
-            let concerned: Vec<_> = concerned.cloned().collect();
-            if concerned.is_empty() {
-                continue;
-            }
-            // This direction is for processes under seccomp, too.
-            for (_, done) in self.exchanger.exchange(vec![*pid], &concerned, Operation::Detach) {
-                if let Some(why) = done.still_uses() {
-                    eprintln!("nearside replicator: {why}: its maps do not name its text");
-                }
-            }
+        // This direction is for processes under seccomp, too.
+        let still = self.exchanger.detach(|census| {
+            let processes = census.processes(guest.namespace.id()).iter();
+            let concerned = processes.filter_map(|process| {
+                let nameless = nameless(*process);
+                let concerned = exchanges.iter().filter(|it| nameless.contains(&it.from));
+                let concerned: Vec<_> = concerned.cloned().collect();
+                (!concerned.is_empty()).then(|| (vec![*process], concerned))
+            });
+            concerned.collect()
+        });
+        for why in still {
+            eprintln!("nearside replicator: {why}: its maps do not name its text");
         }
     }
 

@@ -32,6 +32,9 @@ use std::{
 /// Why the daemon does not change the copies of a file.
 const OPERATORS: &str = "an operator has asked for its copies";
 
+/// Attempts to stop a process that a client asks for. It waits for the outcome.
+const ATTEMPTS: u32 = 8;
+
 /// The events that a file is watched for: the last close of a writer, a truncation that breaks no
 /// lease, and a replacement.
 const OF_FILES: WatchFlags = WatchFlags::CLOSE_WRITE
@@ -83,9 +86,7 @@ impl Replicator {
                 match self.join(process, node, future_root, true) {
                     Ok(namespace) => {
                         self.bind_all(namespace);
-                        let guest = self.guests.get(&namespace);
-                        let attached = guest.map(|guest| self.attach_processes(guest));
-                        Answer::Attached(attached.unwrap_or_default())
+                        Answer::Attached(self.attach_processes(namespace, ATTEMPTS))
                     }
                     Err(why) => Answer::Refused { why },
                 }
@@ -155,7 +156,7 @@ impl Replicator {
                 jobs: BTreeMap::new(),
                 has_new_attributes: false,
                 watch,
-                retry: Retry::default(),
+                retry: Retry::of_lease(),
                 layer_watches: BTreeSet::new(),
                 collapses: 0,
             };
@@ -245,6 +246,7 @@ impl Replicator {
             future_root,
             process: handle,
             running,
+            retry: Retry::of_processes(),
             managers: Vec::new(),
             mounts: BTreeMap::new(),
         };

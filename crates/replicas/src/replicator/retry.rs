@@ -1,21 +1,35 @@
-//! When a lease is asked for again that a writer has kept back.
+//! When an attempt is repeated that others have kept from success.
 
 use std::time::{Duration, Instant};
 
-const FIRST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_secs(1);
-
-/// The next attempt. The kernel reports that a writer has closed a file before it counts the writer
-/// out (`fsnotify_close` and `put_file_access` in `__fput`, `fs/file_table.c`). So a lease that is
-/// asked for at once may be refused, with no event to follow.
-#[derive(Debug, Default)]
+/// The next attempt. Each wait is twice as long as the one before.
+#[derive(Debug)]
 pub(super) struct Retry {
     at: Option<Instant>,
     /// The last wait.
     wait: Option<Duration>,
+    first: Duration,
+    longest: Duration,
 }
 
 impl Retry {
+    /// For the lease of a file. The kernel reports that a writer has closed a file before it counts
+    /// the writer out (`fsnotify_close` and `put_file_access` in `__fput`, `fs/file_table.c`). So a
+    /// lease that is asked for at once may be refused, with no event to follow.
+    pub(super) fn of_lease() -> Self {
+        Self::between(Duration::from_millis(1), Duration::from_secs(1))
+    }
+
+    /// For running processes that a debugger held, that waited in vfork, or that did not stop in
+    /// time: nothing tells of the end of that.
+    pub(super) fn of_processes() -> Self {
+        Self::between(Duration::from_millis(250), Duration::from_secs(60))
+    }
+
+    fn between(first: Duration, longest: Duration) -> Self {
+        Self { at: None, wait: None, first, longest }
+    }
+
     /// The time of the next attempt, if there is to be one.
     pub(super) fn at(&self) -> Option<Instant> {
         self.at
@@ -26,21 +40,21 @@ impl Retry {
         self.at.take_if(|at| *at <= now).is_some()
     }
 
-    /// The lease was refused. Each wait is twice as long as the one before.
+    /// The attempt was in vain.
     pub(super) fn refused(&mut self, now: Instant) {
-        let wait = self.wait.map_or(FIRST, |wait| (wait * 2).min(LONGEST));
-        *self = Self { at: Some(now + wait), wait: Some(wait) };
+        let wait = self.wait.map_or(self.first, |wait| (wait * 2).min(self.longest));
+        (self.at, self.wait) = (Some(now + wait), Some(wait));
     }
 
     /// A writer has ended the copies. One that opens without waiting (`O_NONBLOCK`) was refused,
     /// and may try again some time later.
     pub(super) fn collapsed(&mut self, now: Instant) {
-        *self = Self { at: Some(now + LONGEST), wait: Some(LONGEST) };
+        (self.at, self.wait) = (Some(now + self.longest), Some(self.longest));
     }
 
-    /// A writer has closed the file, or the lease was granted.
+    /// The cause has gone, or the attempt was a success.
     pub(super) fn reset(&mut self) {
-        *self = Self::default();
+        (self.at, self.wait) = (None, None);
     }
 }
 
@@ -51,7 +65,7 @@ mod tests {
     #[test]
     fn waits_double_up_to_a_second_and_start_anew() {
         let now = Instant::now();
-        let mut retry = Retry::default();
+        let mut retry = Retry::of_lease();
         assert_eq!(retry.at(), None);
         let mut waits = Vec::new();
         for _ in 0..12 {
@@ -64,8 +78,8 @@ mod tests {
         retry.reset();
         assert_eq!(retry.at(), None);
         retry.refused(now);
-        assert_eq!(retry.at(), Some(now + FIRST));
+        assert_eq!(retry.at(), Some(now + Duration::from_millis(1)));
         retry.collapsed(now);
-        assert_eq!(retry.at(), Some(now + LONGEST));
+        assert_eq!(retry.at(), Some(now + Duration::from_secs(1)));
     }
 }

@@ -1,11 +1,11 @@
 //! Running processes use copies on request, and return to the originals before those change.
 
 use super::helper::{Python, Replicator, add, plugin, status};
-use nearside_lab::{run, stderr, stdout, words};
+use nearside_lab::{await_that, run, stderr, stdout, words};
 use std::{
     fs::{self, OpenOptions},
     os::unix::fs::{FileExt, MetadataExt},
-    process::Output,
+    process::{Command, Output},
 };
 
 /// The inodes that a process maps under a path.
@@ -43,6 +43,37 @@ fn attached_processes_run_from_copies_until_someone_writes() {
     assert_eq!(status(&path).unwrap()["collapses"], 1);
     replicator.stop();
     assert_eq!(inodes(&python, &path), [original]);
+}
+
+#[test]
+fn a_process_that_cannot_be_stopped_for_now_gets_its_copies_later() {
+    let path = plugin("later.so");
+    let original = fs::metadata(&path).unwrap().ino();
+    let mut python = Python::in_namespace(3);
+    python.load(&[], &path);
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    // The child of posix_spawn(3) has its parent's memory, and the parent waits for it. The child
+    // waits for a writer.
+    let fifo = "/tmp/later.fifo";
+    assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());
+    python.ask(&format!(
+        "(lambda os: os.posix_spawn('/bin/true', ['true'], {{}}, file_actions=[\
+         (os.POSIX_SPAWN_OPEN, 9, '{fifo}', os.O_RDONLY, 0)]))(__import__('os')) > 0"
+    ));
+    let pid = python.child.id();
+    let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    await_that("it waits for its child", || !children().is_empty());
+    let report = nearside_lab::json(&format!("replicate attach {pid} --node 3"));
+    let left = report["left_alone"].as_array().unwrap();
+    let its = left.iter().find(|it| it["process"] == pid).unwrap();
+    assert!(its["why"].as_str().unwrap().contains("vfork"), "{report}");
+    assert_eq!(its["again"], true, "{report}");
+    assert_eq!(inodes(&python, &path), [original]);
+    drop(OpenOptions::new().write(true).open(fifo).unwrap());
+    assert_eq!(python.answer(), "True");
+    await_that("it runs from the copy", || !inodes(&python, &path).contains(&original));
+    replicator.stop();
 }
 
 #[test]
