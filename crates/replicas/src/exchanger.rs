@@ -39,6 +39,11 @@ const PROGRAM: &str = "/proc/self/exe";
 /// host a thread may have to wait for a CPU first. Each attempt is one short stop.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Attempts to detach a process that cannot be stopped for now, and the pause between two. A writer
+/// waits.
+const DETACH_ATTEMPTS: u32 = 16;
+const DETACH_PAUSE: Duration = Duration::from_millis(1);
+
 /// The hidden subcommand of the program that calls [`serve`].
 pub const COMMAND: &str = "replicator-exchange";
 
@@ -130,8 +135,7 @@ impl Exchanged {
         match self {
             Self::Done { bytes, kept_bytes, .. } => bytes + kept_bytes > 0,
             Self::Gone => false,
-            Self::Unconcerned => true,
-            Self::LeftAlone { again, .. } => !again,
+            Self::Unconcerned | Self::LeftAlone { .. } => true,
         }
     }
 
@@ -170,7 +174,7 @@ impl Exchanger {
     pub(crate) fn detach(&self, mut look: impl FnMut(&Census) -> Vec<ToDetach>) -> Vec<String> {
         let exchange = |processes, exchanges| {
             let operation = Operation::Detach;
-            self.exchange(Task { processes, operation, exchanges, attempts: 1 })
+            self.exchange(Task { processes, operation, exchanges, attempts: DETACH_ATTEMPTS })
         };
         detach_in_looks(|| look(&Census::take()), exchange)
     }
@@ -206,15 +210,14 @@ impl Exchanger {
 }
 
 /// A process may fork before it is stopped or ends, so each look is at those that the ones before
-/// have not found, and at those that could not be stopped then: one that waits in vfork, or that a
-/// debugger or the exchanger of a former helper holds.
+/// have not found.
 fn detach_in_looks(
     mut look: impl FnMut() -> Vec<ToDetach>,
     exchange: impl Fn(Vec<u32>, Vec<Exchange>) -> Vec<(u32, Exchanged)>,
 ) -> Vec<String> {
     // Processes that use no copy, or keep what they still map of one.
     let mut asked = BTreeSet::new();
-    let mut still = BTreeMap::new();
+    let mut still = Vec::new();
     for _ in 0..MAX_LOOKS {
         let mut found = false;
         for (mut processes, exchanges) in look() {
@@ -224,17 +227,14 @@ fn detach_in_looks(
                 if done.is_final() {
                     asked.insert(process);
                 }
-                match done.still_uses() {
-                    Some(why) => _ = still.insert(process, why),
-                    None => _ = still.remove(&process),
-                }
+                still.extend(done.still_uses());
             }
         }
         if !found {
             break;
         }
     }
-    still.into_values().collect()
+    still
 }
 
 impl Running {
@@ -421,27 +421,46 @@ fn exchange_in(found: Found, task: &Task) -> Exchanged {
     if are_handed_on && is_in_doubt {
         result = attempt();
     }
+    let pause = match task.operation {
+        Operation::Attach => PAUSE,
+        Operation::Detach => DETACH_PAUSE,
+    };
     for _ in 1..task.attempts {
-        let Err(RemapError::Refused { why: Refusal::DoesNotStop { .. }, .. }) = result else {
+        let Err(error) = &result else { break };
+        if !is_soon_over(error, task.operation) {
             break;
-        };
-        thread::sleep(PAUSE);
+        }
+        thread::sleep(pause);
         result = attempt();
     }
     match result {
         Ok(report) => Exchanged::done(process, &report),
         Err(RemapError::Refused { why: Refusal::Gone, .. }) => Exchanged::Gone,
-        Err(error) => {
-            let again = match &error {
-                // A writer waits, and the process has had its time.
-                RemapError::Refused { why: Refusal::DoesNotStop { .. }, .. } => {
-                    task.operation == Operation::Attach
-                }
-                RemapError::Refused { why, .. } => !why.lasts(),
-                _ => true,
-            };
-            Exchanged::LeftAlone { why: error.to_string(), again }
-        }
+        Err(error) => Exchanged::LeftAlone { why: error.to_string(), again: passes(&error) },
+    }
+}
+
+/// Whether to wait for the end of the cause. A process that did not stop for a writer has had its
+/// time. A vfork may last for an instant, and the exchanger of a killed helper ends its exchange.
+fn is_soon_over(error: &RemapError, operation: Operation) -> bool {
+    let RemapError::Refused { why, .. } = error else { return false };
+    match (operation, why) {
+        (Operation::Attach, Refusal::DoesNotStop { .. }) => true,
+        (Operation::Attach, _) | (Operation::Detach, Refusal::DoesNotStop { .. }) => false,
+        (Operation::Detach, why) => !why.lasts(),
+    }
+}
+
+/// Whether the cause may end while the process executes its program.
+fn passes(error: &RemapError) -> bool {
+    match error {
+        RemapError::Refused { why, .. } => !why.lasts(),
+        RemapError::Read { .. } | RemapError::Trace { .. } | RemapError::NoTracer { .. } => true,
+        RemapError::OtherFile { .. }
+        | RemapError::Open { .. }
+        | RemapError::BadPath { .. }
+        | RemapError::Call { .. }
+        | RemapError::NotUndone { .. } => false,
     }
 }
 
@@ -505,30 +524,47 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_cannot_be_stopped_now_are_asked_again() {
+    fn only_processes_that_have_ended_are_looked_for_again() {
         let asked = Mutex::new(BTreeMap::<u32, usize>::new());
         let exchange = |processes: Vec<u32>, _: Vec<Exchange>| {
             let outcome = |process: u32| {
-                let mut asked = asked.lock().unwrap();
-                let times = asked.entry(process).or_default();
-                *times += 1;
-                let left =
-                    |again| Exchanged::LeftAlone { why: format!("process {process}"), again };
+                *asked.lock().unwrap().entry(process).or_default() += 1;
                 match process {
-                    // In vfork until the third look.
-                    1 if *times == 3 => {
-                        Exchanged::Done { bytes: 4096, stopped_us: 1, kept_bytes: 0, kept: None }
-                    }
-                    1 | 2 => left(true),
-                    3 => left(false),
+                    1 => Exchanged::Gone,
+                    2 => Exchanged::LeftAlone { why: "it is traced".into(), again: true },
                     _ => Exchanged::Unconcerned,
                 }
             };
             processes.into_iter().map(|process| (process, outcome(process))).collect()
         };
-        let still = detach_in_looks(|| vec![(vec![1, 2, 3, 4], vec![])], exchange);
-        assert_eq!(still, ["process 2", "process 3"]);
-        assert_eq!(*asked.lock().unwrap(), [(1, 3), (2, MAX_LOOKS), (3, 1), (4, 1)].into());
+        // The second look finds the child of process 1, and the third one nobody else.
+        let mut looks = [vec![1, 2, 3], vec![2, 3, 4], vec![2, 3, 4]].into_iter();
+        let still = detach_in_looks(|| vec![(looks.next().unwrap(), vec![])], exchange);
+        assert_eq!(still, ["it is traced"]);
+        assert_eq!(*asked.lock().unwrap(), [(1, 1), (2, 1), (3, 1), (4, 1)].into());
+    }
+
+    #[test]
+    fn causes_that_pass_and_those_that_are_soon_over() {
+        let refused = |why| RemapError::Refused { pid: 7, why };
+        let source = || io::Error::from_raw_os_error(libc::EIO);
+        // The cause, whether another attempt later is of use, and whether to wait for its end: to
+        // attach, and to detach.
+        let table = [
+            (refused(Refusal::Vfork { child: 8 }), true, [false, true]),
+            (refused(Refusal::SharesMemory { with: 8 }), true, [false, true]),
+            (refused(Refusal::AlreadyTraced { tracer: 9 }), true, [false, true]),
+            (refused(Refusal::DoesNotStop { thread: 7, waited_ms: 40 }), true, [true, false]),
+            (refused(Refusal::Seccomp), false, [false, false]),
+            (refused(Refusal::ThirtyTwoBit), false, [false, false]),
+            (RemapError::NoTracer { source: source() }, true, [false, false]),
+            (RemapError::Open { pid: 7, path: "/a".into(), source: source() }, false, [false; 2]),
+        ];
+        for (error, later, now) in table {
+            let are_over =
+                [Operation::Attach, Operation::Detach].map(|it| is_soon_over(&error, it));
+            assert_eq!((passes(&error), are_over), (later, now), "{error}");
+        }
     }
 
     #[test]

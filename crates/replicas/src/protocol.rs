@@ -152,6 +152,7 @@ pub struct LeftAlone {
     /// The reason.
     pub why: String,
     /// Whether it is asked again later, since the reason passes.
+    #[serde(default)]
     pub again: bool,
 }
 

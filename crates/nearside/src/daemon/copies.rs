@@ -149,10 +149,15 @@ impl Asker {
         };
         let (orders, history) = plan_copies(&turn, &self.history);
         self.history = history;
-        for order in orders {
-            if let Err(why) = self.carry_out(&client, look.number, order, &mut opened) {
-                // Nobody knows which of the orders it has carried out.
-                self.history.forget_replicator();
+        self.complaints.retain(|id, _| namespaces.iter().any(|it| it.id == *id));
+        let mut orders = orders.into_iter();
+        while let Some(order) = orders.next() {
+            if let Err(why) = self.carry_out(&client, look.number, &order, &mut opened) {
+                // To attach may take longer than the wait. The replicator goes on with it, and this
+                // connection's next answer would be to that.
+                let is_attaching = matches!(order, CopyOrder::Attach(_));
+                let undone = (!is_attaching).then_some(order).into_iter().chain(orders);
+                undone.for_each(|order| self.history.not_done(&order));
                 return Err(why);
             }
         }
@@ -173,37 +178,37 @@ impl Asker {
         &mut self,
         client: &Client,
         look: u64,
-        order: CopyOrder,
+        order: &CopyOrder,
         opened: &mut BTreeMap<String, OwnedFd>,
     ) -> Result<(), String> {
         match order {
             CopyOrder::Copy { path, nodes } => {
-                let done = match opened.remove(&path).map_or_else(|| open(&path), Ok) {
-                    Ok(file) => copy(client, &file, &path, &nodes)?,
+                let done = match opened.remove(path).map_or_else(|| open(path), Ok) {
+                    Ok(file) => copy(client, &file, path, nodes)?,
                     Err(error) => Err(text(error)),
                 };
-                let (nodes, name) = (nodes.named(), shown(&path));
+                let (nodes, name) = (nodes.named(), shown(path));
                 match done {
                     Ok(()) => output::note([format!("text: copies of {name} on {nodes}")]),
                     Err(why) => {
-                        self.history.refused(look, &path);
+                        self.history.refused(look, path);
                         output::note([format!("text: no copies of {name}: {why}")]);
                     }
                 }
             }
             CopyOrder::Remove { path } => {
-                let done = remove(client, &path)?;
-                let path = shown(&path);
+                let done = remove(client, path)?;
+                let path = shown(path);
                 output::note([match done {
                     Ok(()) => format!("text: no process uses the copies of {path}: gone"),
                     Err(why) => format!("text: copies of {path}: {why}"),
                 }]);
             }
-            CopyOrder::Attach(namespace) => match attach(client, &namespace)? {
+            CopyOrder::Attach(namespace) => match attach(client, namespace)? {
                 Ok(()) => _ = self.complaints.remove(&namespace.id),
                 Err(why) => {
                     // Its process may have ended, where others live on.
-                    self.history.not_attached(namespace.id);
+                    self.history.not_done(order);
                     let why = format!("text: {}: {why}", printable(&namespace.domain));
                     if self.complaints.get(&namespace.id) != Some(&why) {
                         output::note([&why]);
@@ -338,7 +343,8 @@ fn attach(client: &Client, namespace: &DomainNamespace) -> Result<Answered, Stri
         let (bytes, node) = (size(bytes), namespace.node);
         output::note([format!("text: {bytes} of {domain} on copies of node {node}")]);
     }
-    if let Some(first) = left_alone.first() {
+    // The replicator asks the others again by itself.
+    if let Some(first) = left_alone.iter().find(|left| !left.again) {
         let why = &first.why;
         output::note([format!("text: {domain} keeps originals, too: {why}")]);
     }
@@ -349,7 +355,8 @@ fn attach(client: &Client, namespace: &DomainNamespace) -> Result<Answered, Stri
 fn clear(socket: &Path) -> Result<(), String> {
     let client = connect(socket)?;
     for file in client.status().map_err(text)?.files.iter().filter(|file| file.automatic) {
-        remove(&client, &escape::text(file.place.on_host()))??;
+        // One that is refused, since no file is there, leaves the others.
+        let _ = remove(&client, &escape::text(file.place.on_host()))?;
     }
     Ok(())
 }
@@ -357,18 +364,22 @@ fn clear(socket: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_replicas::protocol::MAX_REQUEST_BYTES;
+    use nearside_replicas::protocol::{CopyStatus, MAX_REQUEST_BYTES};
     use rustix::net::{
         AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, listen,
         recv, send, socket,
+        sockopt::{Timeout, set_socket_timeout},
     };
     use std::os::unix::fs::symlink;
 
-    /// A host with one domain, which executes a file on node 0 and is at home on node 1.
+    /// A host with one domain, at home on node 1. It executes a file on node 0, unless the
+    /// replicator has files.
     struct Host {
         folder: tempfile::TempDir,
         asker: Asker,
         looks: u64,
+        /// The files of the replicator.
+        held: Vec<FileStatus>,
     }
 
     impl Host {
@@ -392,11 +403,11 @@ mod tests {
                 socket: at("socket"),
                 complaints: BTreeMap::new(),
             };
-            Self { folder, asker, looks: 0 }
+            Self { folder, asker, looks: 0, held: Vec::new() }
         }
 
-        /// The outcome of a look, and what the replicator was asked for beside its status. It
-        /// answers with these, and ends without one more answer. `held` has no copies yet.
+        /// Returns the outcome of the look and all requests but those for the status. The
+        /// replicator gives these answers in turn, and then ends.
         fn look(&mut self, answers: Vec<Answer>) -> (Result<CopiesReport, String>, Vec<Request>) {
             self.looks += 1;
             let path = self.folder.path().join("lib.so");
@@ -410,7 +421,7 @@ mod tests {
             };
             let look = TextLook {
                 number: self.looks,
-                candidates: vec![candidate],
+                candidates: self.held.is_empty().then_some(candidate).into_iter().collect(),
                 domains: vec![TextDomain {
                     name: "db".into(),
                     cgroup: "/db".into(),
@@ -422,8 +433,10 @@ mod tests {
             let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
             bind(&listener, &SocketAddrUnix::new(&self.asker.socket).unwrap()).unwrap();
             listen(&listener, 1).unwrap();
+            set_socket_timeout(&listener, Timeout::Recv, Some(PATIENCE)).unwrap();
+            let held = self.held.clone();
             thread::scope(|scope| {
-                let asked = scope.spawn(move || replicator(&listener, answers));
+                let asked = scope.spawn(move || replicator(&listener, held, answers));
                 let told = self.asker.look(&look);
                 (told, asked.join().unwrap())
             })
@@ -431,7 +444,7 @@ mod tests {
     }
 
     /// Serves one client.
-    fn replicator(listener: &OwnedFd, answers: Vec<Answer>) -> Vec<Request> {
+    fn replicator(listener: &OwnedFd, held: Vec<FileStatus>, answers: Vec<Answer>) -> Vec<Request> {
         let client = accept(listener).unwrap();
         let (mut answers, mut asked) = (answers.into_iter(), Vec::new());
         loop {
@@ -441,7 +454,8 @@ mod tests {
                 return asked;
             }
             let request = serde_json::from_slice(&packet[..bytes]).unwrap();
-            let status = Answer::Status { files: vec![], next: None, kept_bytes: BTreeMap::new() };
+            let status =
+                Answer::Status { files: held.clone(), next: None, kept_bytes: BTreeMap::new() };
             let answer = match request {
                 Request::Status { .. } => Some(status),
                 other => {
@@ -457,13 +471,33 @@ mod tests {
     #[test]
     fn a_replicator_that_ends_amid_a_request_has_refused_no_file() {
         let mut host = Host::new();
-        assert_eq!(host.look(vec![]).1, [], "copies have to pay in two looks");
+        let (told, asked) = host.look(vec![]);
+        assert_eq!((told.unwrap().why, asked), (None, vec![]), "copies have to pay in two looks");
         let (told, asked) = host.look(vec![]);
         assert!(told.unwrap_err().contains("ended without an answer"));
         assert!(matches!(&asked[..], [Request::Add { automatic: true, .. }]), "{asked:?}");
         let (told, again) = host.look(vec![Answer::Done]);
         assert_eq!((told.unwrap().why, again), (None, asked.clone()));
         // Its files have gone from the list: an operator has removed it.
+        assert_eq!(host.look(vec![]).1, []);
+    }
+
+    #[test]
+    fn a_namespace_is_attached_until_that_succeeds() {
+        let mut host = Host::new();
+        host.held = vec![file_status("/usr/bin/db", &[(1, 1)])];
+        let refused = || vec![Answer::Refused { why: "process 70 has ended".into() }];
+        for _ in 0..2 {
+            let (told, asked) = host.look(refused());
+            assert_eq!(told.unwrap().why, None);
+            assert!(matches!(&asked[..], [Request::Attach { process: 70, .. }]), "{asked:?}");
+            assert_eq!(host.asker.complaints.len(), 1);
+        }
+        let (_, asked) = host.look(vec![Answer::Attached(Attached::default())]);
+        assert_eq!((asked.len(), host.asker.complaints.len()), (1, 0));
+        host.held[0].collapses += 1;
+        // A replicator that does not answer in time goes on with it.
+        assert_eq!(host.look(vec![]).1.len(), 1);
         assert_eq!(host.look(vec![]).1, []);
     }
 
@@ -511,21 +545,28 @@ mod tests {
         assert_eq!(opened.keys().collect::<Vec<_>>(), [path.to_str().unwrap()]);
     }
 
-    #[test]
-    fn a_file_of_the_replicator_has_users_by_the_node_that_reads_a_copy() {
-        let copy = nearside_replicas::protocol::CopyStatus { bytes: 4096, users: 3, namespaces: 1 };
-        let file = FileStatus {
-            place: Place { image: None, path: "/usr/bin/db".into() },
+    /// A file that has copies on nodes, by the nodes that use them.
+    fn file_status(path: &str, serving: &[(u32, u32)]) -> FileStatus {
+        let copy = || CopyStatus { bytes: 4096, users: 3, namespaces: 1 };
+        FileStatus {
+            place: Place { image: None, path: path.into() },
             bytes: 4000,
             state: "replicated".into(),
             why: None,
-            copies: [(NodeId(0), copy)].into(),
-            serving: [(NodeId(0), NodeId(0)), (NodeId(1), NodeId(0)), (NodeId(2), NodeId(2))]
-                .into(),
+            copies: serving.iter().map(|(_, copy_on)| (NodeId(*copy_on), copy())).collect(),
+            serving: serving.iter().map(|(node, copy)| (NodeId(*node), NodeId(*copy))).collect(),
             gain_percent: [].into(),
             refused: [].into(),
             collapses: 2,
             automatic: true,
+        }
+    }
+
+    #[test]
+    fn a_file_of_the_replicator_has_users_by_the_node_that_reads_a_copy() {
+        let file = FileStatus {
+            copies: [(NodeId(0), CopyStatus { bytes: 4096, users: 3, namespaces: 1 })].into(),
+            ..file_status("/usr/bin/db", &[(0, 0), (1, 0), (2, 2)])
         };
         let expected = Held {
             path: "/usr/bin/db".into(),

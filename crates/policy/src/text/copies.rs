@@ -1,7 +1,7 @@
 //! Copies that nobody has asked for: which files get them, which lose them, and which running
 //! processes are told (docs/adr/0020-automatic-copies.md).
 
-use super::{Candidate, FileId};
+use super::Candidate;
 use crate::{replication::gain_percent, total};
 use nearside_topology::{Distances, NodeId, NodeSet};
 use std::{
@@ -106,9 +106,8 @@ pub enum CopyOrder {
 pub struct CopyHistory {
     /// Looks in a row in which copies of a file paid.
     paid: BTreeMap<String, u32>,
-    /// The files that have copies because of these decisions, if they are known by more than their
-    /// paths.
-    automatic: BTreeMap<String, Option<FileId>>,
+    /// The files that have copies because of these decisions.
+    automatic: BTreeSet<String>,
     /// Looks in a row in which nobody used a copy.
     unused: BTreeMap<(String, NodeId), u32>,
     rests: BTreeMap<String, Rest>,
@@ -120,8 +119,6 @@ pub struct CopyHistory {
 struct Rest {
     until: u64,
     setbacks: u32,
-    /// The file at the path that rests; any if it is not known.
-    file: Option<FileId>,
 }
 
 /// The node of a namespace, and its copies by file and number of collapses: after a collapse,
@@ -133,8 +130,7 @@ struct Attached {
 }
 
 impl CopyHistory {
-    /// Another replicator answers, which knows nothing of the files of the former one, or one has
-    /// not answered. A file that a replicator has not refused does not rest.
+    /// Another replicator answers. It knows nothing of the files of the former one.
     pub fn forget_replicator(&mut self) {
         self.automatic.clear();
         self.unused.clear();
@@ -147,9 +143,14 @@ impl CopyHistory {
         self.rest(look, path);
     }
 
-    /// The replicator could not attach a namespace: it is asked again.
-    pub fn not_attached(&mut self, namespace: u64) {
-        self.attached.remove(&namespace);
+    /// The replicator has not carried an order out, and has refused nothing. It comes again if it
+    /// is still of use.
+    pub fn not_done(&mut self, order: &CopyOrder) {
+        match order {
+            CopyOrder::Copy { path, .. } => _ = self.automatic.remove(path),
+            CopyOrder::Remove { .. } => {}
+            CopyOrder::Attach(namespace) => _ = self.attached.remove(&namespace.id),
+        }
     }
 
     fn rest(&mut self, look: u64, path: &str) {
@@ -159,9 +160,8 @@ impl CopyHistory {
         rest.until = look.saturating_add(looks.min(MAX_REST_LOOKS));
     }
 
-    fn rests(&self, look: u64, path: &str, file: FileId) -> bool {
-        let is_it = |rest: &Rest| rest.file.is_none_or(|it| it == file);
-        self.rests.get(path).is_some_and(|rest| look < rest.until && is_it(rest))
+    fn rests(&self, look: u64, path: &str) -> bool {
+        self.rests.get(path).is_some_and(|rest| look < rest.until)
     }
 }
 
@@ -169,12 +169,16 @@ impl CopyHistory {
 pub fn plan_copies(turn: &CopyTurn<'_>, history: &CopyHistory) -> (Vec<CopyOrder>, CopyHistory) {
     let mut history = history.clone();
     let held: BTreeMap<&str, &Held> = turn.held.iter().map(|it| (it.path.as_str(), it)).collect();
-    // An operator has removed them: their word counts. Or an upgrade has, and the file that comes
-    // there is another one.
-    for (path, file) in
-        history.automatic.extract_if(.., |path, _| !held.contains_key(path.as_str()))
-    {
-        history.rests.insert(path, Rest { until: u64::MAX, setbacks: 0, file });
+    // An operator has removed them: their word counts.
+    let removed: Vec<String> = history
+        .automatic
+        .iter()
+        .filter(|path| !held.contains_key(path.as_str()))
+        .cloned()
+        .collect();
+    for path in removed {
+        history.automatic.remove(&path);
+        history.rests.insert(path, Rest { until: u64::MAX, setbacks: 0 });
     }
     let mut orders = copies(turn, &held, &mut history);
     let more = removals(turn, &orders, &mut history);
@@ -195,9 +199,7 @@ fn copies(
     for found in turn.found {
         let path = found.candidate.path.as_str();
         let of_it = held.get(path);
-        if history.rests(turn.look, path, found.candidate.file)
-            || of_it.is_some_and(|held| !held.is_automatic)
-        {
+        if history.rests(turn.look, path) || of_it.is_some_and(|held| !held.is_automatic) {
             continue;
         }
         let (nodes, worth_bytes) = worth(found, turn);
@@ -231,10 +233,7 @@ fn copies(
         let before = held.get(path).map(|held| held.nodes.clone()).unwrap_or_default();
         nodes = nodes.union(&before);
         if nodes != before {
-            let found = turn.found.iter().map(|it| &it.candidate).find(|it| it.path == path);
-            if let Some(file) = found.map(|it| it.file) {
-                history.automatic.insert(path.to_owned(), Some(file));
-            }
+            history.automatic.insert(path.to_owned());
             orders.push(CopyOrder::Copy { path: path.to_owned(), nodes });
         }
     }
@@ -263,7 +262,7 @@ fn removals(turn: &CopyTurn<'_>, given: &[CopyOrder], history: &mut CopyHistory)
     };
     let (mut unused, mut orders) = (BTreeMap::new(), Vec::new());
     for file in turn.held.iter().filter(|file| file.is_automatic && !is_given(&file.path)) {
-        history.automatic.entry(file.path.clone()).or_default();
+        history.automatic.insert(file.path.clone());
         let mut nodes = file.nodes.clone();
         for (node, _) in file.users.iter().filter(|(_, users)| **users == 0) {
             let key = (file.path.clone(), *node);

@@ -206,7 +206,7 @@ impl Replicator {
         let has_it = |guest: &Guest| guest.mounts.get(&id).is_some_and(|it| it.copy == copy);
         let running = self.guests.iter().filter(|(_, guest)| guest.running && has_it(guest));
         for namespace in running.map(|(namespace, _)| *namespace).collect::<Vec<_>>() {
-            self.attach_processes(namespace, 1);
+            self.attach_processes(namespace, None, 1);
         }
     }
 

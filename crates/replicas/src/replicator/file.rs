@@ -93,7 +93,8 @@ pub(super) struct Guest {
     pub(super) process: OwnedFd,
     /// Whether its running processes shall use copies, too.
     pub(super) running: bool,
-    /// The next attempt to have those use copies that could not be stopped.
+    /// Those of them that could not be stopped, and the next attempt.
+    pub(super) left: BTreeSet<u32>,
     pub(super) retry: Retry,
     /// Package managers that run in it. As long as there are any, no copy is bound.
     pub(super) managers: Vec<OwnedFd>,

@@ -44,8 +44,11 @@ impl Replicator {
         guest.managers.retain(|manager| !has_ended(manager));
         if guest.managers.is_empty() {
             self.bind_all(namespace);
-            if let Some(guest) = self.guests.get(&namespace) {
-                self.give_names_back(guest);
+            let Some(guest) = self.guests.get(&namespace) else { return };
+            self.give_names_back(guest);
+            if guest.running {
+                // Services that it has started, and processes that could not be stopped before.
+                self.attach_processes(namespace, None, 1);
             }
         }
     }

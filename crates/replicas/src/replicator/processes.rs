@@ -85,16 +85,22 @@ impl Replicator {
         true
     }
 
-    /// Lets the running processes of a namespace use the copies that are bound in it. Those that
-    /// cannot be stopped for now get them later.
-    pub(super) fn attach_processes(&mut self, namespace: FileId, attempts: u32) -> Attached {
+    /// Lets the running processes of a namespace, or some of them, use the copies that are bound in
+    /// it. Those that cannot be stopped for now get them later.
+    pub(super) fn attach_processes(
+        &mut self,
+        namespace: FileId,
+        some: Option<&BTreeSet<u32>>,
+        attempts: u32,
+    ) -> Attached {
         let Some(guest) = self.guests.get(&namespace) else { return Attached::default() };
         let exchanges = self.exchanges_of(guest);
         let mut attached = Attached { copies: guest.mounts.len(), ..Attached::default() };
-        let processes = match exchanges.is_empty() {
+        let mut processes = match exchanges.is_empty() {
             true => vec![],
             false => Census::take().processes(namespace).to_vec(),
         };
+        processes.retain(|process| some.is_none_or(|some| some.contains(process)));
         for (process, done) in self.exchanger.attach(processes, exchanges, attempts) {
             match done {
                 Exchanged::Done { bytes: 0, .. } | Exchanged::Unconcerned | Exchanged::Gone => {}
@@ -109,9 +115,13 @@ impl Replicator {
             }
         }
         if let Some(guest) = self.guests.get_mut(&namespace) {
-            match attached.left_alone.iter().any(|left| left.again) {
-                true => guest.retry.refused(Instant::now()),
-                false => guest.retry.reset(),
+            let left = attached.left_alone.iter().filter(|left| left.again);
+            guest.left = left.map(|left| left.process).collect();
+            if some.is_none() || guest.left.is_empty() {
+                guest.retry.reset();
+            }
+            if !guest.left.is_empty() {
+                guest.retry.refused(Instant::now());
             }
         }
         attached
@@ -127,9 +137,11 @@ impl Replicator {
     pub(super) fn retry_attachments(&mut self) {
         let now = Instant::now();
         let guests = self.guests.iter_mut();
-        let due = guests.filter_map(|(id, guest)| guest.retry.take_due(now).then_some(*id));
-        for namespace in due.collect::<Vec<_>>() {
-            self.attach_processes(namespace, 1);
+        let due =
+            guests.filter_map(|(id, guest)| guest.retry.take_due(now).then_some((*id, guest)));
+        let due = due.map(|(id, guest)| (id, guest.left.clone()));
+        for (namespace, left) in due.collect::<Vec<_>>() {
+            self.attach_processes(namespace, Some(&left), 1);
         }
     }
 

@@ -86,7 +86,7 @@ impl Replicator {
                 match self.join(process, node, future_root, true) {
                     Ok(namespace) => {
                         self.bind_all(namespace);
-                        Answer::Attached(self.attach_processes(namespace, ATTEMPTS))
+                        Answer::Attached(self.attach_processes(namespace, None, ATTEMPTS))
                     }
                     Err(why) => Answer::Refused { why },
                 }
@@ -246,29 +246,28 @@ impl Replicator {
             future_root,
             process: handle,
             running,
+            left: BTreeSet::new(),
             retry: Retry::of_processes(),
             managers: Vec::new(),
             mounts: BTreeMap::new(),
         };
-        match self.guests.remove(&id) {
-            Some(former) if former.node == node => {
-                guest.running |= former.running;
-                (guest.managers, guest.mounts) = (former.managers, former.mounts);
-            }
-            Some(former) => {
-                // Copies of another node give way.
-                let mounts: Vec<_> = former.mounts.values().map(|it| it.mount.as_fd()).collect();
-                let unbound = self.visitor.unbind(&former.namespace, &mounts);
-                unbound.map_err(|error| error.to_string())?;
-            }
-            None => {}
-        }
-        Self::find_managers(&mut guest, Census::take().processes(id));
         if let Some(managers) = &self.managers {
             let root = guest.future_root.as_deref();
             let watched = managers.watch(&self.visitor, &guest.namespace, root);
             watched.map_err(|error| error.to_string())?;
         }
+        if let Some(former) = self.guests.get(&id).filter(|former| former.node != node) {
+            // Copies of another node give way.
+            let mounts: Vec<_> = former.mounts.values().map(|it| it.mount.as_fd()).collect();
+            let unbound = self.visitor.unbind(&former.namespace, &mounts);
+            unbound.map_err(|error| error.to_string())?;
+        }
+        if let Some(former) = self.guests.remove(&id).filter(|former| former.node == node) {
+            guest.running |= former.running;
+            (guest.managers, guest.mounts) = (former.managers, former.mounts);
+            (guest.left, guest.retry) = (former.left, former.retry);
+        }
+        Self::find_managers(&mut guest, Census::take().processes(id));
         self.guests.insert(id, guest);
         Ok(id)
     }

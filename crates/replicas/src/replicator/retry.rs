@@ -1,4 +1,4 @@
-//! When an attempt is repeated that others have kept from success.
+//! The time of the next attempt, after others have kept one from success.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,8 @@ pub(super) struct Retry {
     wait: Option<Duration>,
     first: Duration,
     longest: Duration,
+    /// Whether the attempts end after the longest wait.
+    ends: bool,
 }
 
 impl Retry {
@@ -17,17 +19,18 @@ impl Retry {
     /// the writer out (`fsnotify_close` and `put_file_access` in `__fput`, `fs/file_table.c`). So a
     /// lease that is asked for at once may be refused, with no event to follow.
     pub(super) fn of_lease() -> Self {
-        Self::between(Duration::from_millis(1), Duration::from_secs(1))
+        Self::between(Duration::from_millis(1), Duration::from_secs(1), false)
     }
 
     /// For running processes that a debugger held, that waited in vfork, or that did not stop in
-    /// time: nothing tells of the end of that.
+    /// time: nothing tells of the end of that. Each attempt may take a second, while writers wait,
+    /// so there are eight of them.
     pub(super) fn of_processes() -> Self {
-        Self::between(Duration::from_millis(250), Duration::from_secs(60))
+        Self::between(Duration::from_millis(250), Duration::from_secs(32), true)
     }
 
-    fn between(first: Duration, longest: Duration) -> Self {
-        Self { at: None, wait: None, first, longest }
+    fn between(first: Duration, longest: Duration, ends: bool) -> Self {
+        Self { at: None, wait: None, first, longest, ends }
     }
 
     /// The time of the next attempt, if there is to be one.
@@ -42,6 +45,9 @@ impl Retry {
 
     /// The attempt was in vain.
     pub(super) fn refused(&mut self, now: Instant) {
+        if self.ends && self.wait == Some(self.longest) {
+            return;
+        }
         let wait = self.wait.map_or(self.first, |wait| (wait * 2).min(self.longest));
         (self.at, self.wait) = (Some(now + wait), Some(wait));
     }
@@ -61,6 +67,23 @@ impl Retry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_are_asked_eight_times() {
+        let now = Instant::now();
+        let mut retry = Retry::of_processes();
+        let mut waits = Vec::new();
+        retry.refused(now);
+        while let Some(at) = retry.at() {
+            waits.push(at.duration_since(now).as_millis());
+            assert!(retry.take_due(at));
+            retry.refused(now);
+        }
+        assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000]);
+        retry.reset();
+        retry.refused(now);
+        assert!(retry.at().is_some());
+    }
 
     #[test]
     fn waits_double_up_to_a_second_and_start_anew() {

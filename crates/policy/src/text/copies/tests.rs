@@ -153,16 +153,6 @@ fn a_file_that_the_operator_removes_is_left_alone() {
 }
 
 #[test]
-fn a_file_that_an_upgrade_puts_in_the_place_of_another_gets_copies() {
-    let mut host = Host::new();
-    host.looks(3);
-    host.held.clear();
-    assert_eq!(host.looks(3), []);
-    host.found[0].candidate.file.inode += 1;
-    assert_eq!(host.looks(2), [copy("/lib.so", "1-2")]);
-}
-
-#[test]
 fn running_processes_are_told_again_after_a_writer_and_after_a_shortage() {
     let mut host = Host::new();
     host.looks(3);
@@ -218,10 +208,15 @@ fn a_file_that_was_refused_rests() {
 }
 
 #[test]
-fn a_namespace_that_could_not_be_attached_is_attached_in_the_next_look() {
+fn an_order_that_was_not_carried_out_comes_again() {
     let mut host = Host::new();
-    host.looks(3);
-    host.history.not_attached(7);
+    let orders = host.looks(2);
+    assert_eq!(orders, [copy("/lib.so", "1-2")]);
+    host.held.clear();
+    host.history.not_done(&orders[0]);
+    assert_eq!(host.look(), orders);
+    host.look();
+    host.history.not_done(&host.attach(0));
     assert_eq!(host.looks(10), [host.attach(0)]);
 }
 
