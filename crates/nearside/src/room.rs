@@ -12,7 +12,7 @@ use std::{path::Path, time::Duration};
 /// The longest wait for the replicator by a command that has no other bound.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Memory that a refused claim lacks. Copies have base pages, so a lack of huge pages is none.
+/// Memory that a refused claim lacks. Copies take no pages of hugetlb, so a lack of those is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shortage {
     nodes: NodeSet,

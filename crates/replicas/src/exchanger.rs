@@ -434,7 +434,13 @@ fn exchange_in(found: Found, task: &Task) -> Exchanged {
         result = attempt();
     }
     match result {
-        Ok(report) => Exchanged::done(process, &report),
+        Ok(report) => {
+            let locks = report.lost_locks.len();
+            if locks > 0 {
+                eprintln!("nearside replicator: process {process}: {locks} of its locks have gone");
+            }
+            Exchanged::done(process, &report)
+        }
         Err(RemapError::Refused { why: Refusal::Gone, .. }) => Exchanged::Gone,
         Err(error) => Exchanged::LeftAlone { why: error.to_string(), again: passes(&error) },
     }

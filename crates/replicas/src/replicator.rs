@@ -87,9 +87,13 @@ impl Replicator {
     /// Clears leftovers, mounts the stores and listens. To be called before other threads exist.
     ///
     /// # Errors
-    /// If another helper runs, without `CAP_SYS_ADMIN` or `CAP_SYS_PTRACE`, or if the folder or the
-    /// socket cannot be made.
+    /// If another helper runs, without `CAP_SYS_ADMIN` or `CAP_SYS_PTRACE`, if the folder or the
+    /// socket cannot be made, or where running processes cannot be returned to originals (other
+    /// than on x86-64).
     pub fn open(options: Options) -> Result<Self, Error> {
+        if cfg!(not(target_arch = "x86_64")) {
+            return Err(Error::Refused("copies of program text are for x86-64 only".into()));
+        }
         // One descriptor a file, and one for each of its mounts.
         raise_open_files();
         let signals = Signals::redirect()?;

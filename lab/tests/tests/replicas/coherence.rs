@@ -226,6 +226,30 @@ fn a_copy_may_do_no_more_than_the_original_on_its_mount() {
     replicator.stop();
 }
 
+/// As the guide says, also that `replicate remove` frees the file.
+#[test]
+fn a_program_in_a_domain_gets_erofs_when_it_writes_to_a_file_with_a_copy() {
+    let path = plugin("read-only.so");
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("read-only", 1);
+    // The answer of a call of the C library, and the error number.
+    let mut call = |call: String| {
+        domain.eval(&format!(
+            "(lambda ctypes: (lambda c: (c.{call}, ctypes.get_errno()))\
+             (ctypes.CDLL(None, use_errno=True)))(__import__('ctypes'))"
+        ))
+    };
+    let write = format!("open(b'{path}', 2)");
+    assert_eq!(call(write.clone()), format!("(-1, {})", libc::EROFS));
+    let rename = call(format!("rename(b'{path}', b'{path}.new')"));
+    assert_eq!(rename, format!("(-1, {})", libc::EBUSY));
+    assert!(run(["replicate", "remove", &path]).status.success());
+    let opened = call(write);
+    assert!(!opened.starts_with("(-1"), "{opened}");
+    replicator.stop();
+}
+
 /// A second one would take the first one's copies for leftovers.
 #[test]
 fn a_second_replicator_is_refused() {
