@@ -106,7 +106,7 @@ struct Asker {
     helper: Option<i32>,
     /// The replicator's.
     socket: PathBuf,
-    /// What was said last of a namespace that could not be attached, by its number.
+    /// The last complaint of each namespace that could not be attached, by the namespace's number.
     complaints: BTreeMap<u64, String>,
 }
 
