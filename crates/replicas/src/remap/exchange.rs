@@ -199,6 +199,10 @@ fn other_file(process: &Process, exchange: &Exchange, found: FileId) -> RemapErr
 }
 
 fn open_failed(process: &Process, path: &Path, source: io::Error) -> RemapError {
+    // Without memory it has no root and no descriptors either (`do_exit` in `kernel/exit.c`).
+    if !process.has_memory() {
+        return process.refused(Refusal::Gone);
+    }
     RemapError::Open { pid: process.pid(), path: path.into(), source }
 }
 

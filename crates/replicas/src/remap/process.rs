@@ -271,15 +271,21 @@ impl Process {
     }
 
     /// False once the process has given up its address space on its way to the end.
-    fn has_memory(&self) -> bool {
+    pub(crate) fn has_memory(&self) -> bool {
         let status = fs::read(self.path("status")).unwrap_or_default();
         self.is_alive() && Status::read(&status).has_memory
     }
 
     /// The error for a request of `ptrace(2)` or the like that failed.
     pub(crate) fn tracing(&self, what: &'static str, source: io::Error) -> RemapError {
+        // From SIGKILL on, a stopped thread counts as missing (`ptrace_check_attach` in
+        // `kernel/ptrace.c`). Its pidfd tells later, and its memory, once given up, has 0 bytes
+        // (`mem_rw` in `fs/proc/base.c`).
+        let has_no_memory =
+            matches!(source.kind(), io::ErrorKind::WriteZero | io::ErrorKind::UnexpectedEof);
         match source.raw_os_error() {
-            Some(libc::ESRCH) if !self.is_alive() => self.refused(Refusal::Gone),
+            Some(libc::ESRCH | libc::ECHILD) => self.refused(Refusal::Gone),
+            None if has_no_memory => self.refused(Refusal::Gone),
             Some(libc::EPERM | libc::EACCES) => {
                 self.refused(Refusal::NotPermitted { what, needs: "CAP_SYS_PTRACE" })
             }

@@ -526,40 +526,76 @@ libc.epoll_wait(libc.epoll_create1(0), (ctypes.c_char * 12)(), 1, -1)
         child.wait().unwrap();
     }
 
-    #[test]
-    fn a_process_of_two_threads_that_is_killed_amid_a_call_ends_the_call() {
+    /// A process of two threads that waits in `epoll_wait`.
+    fn two_threads() -> Option<(Child, Process)> {
         let script = format!("import threading\nthreading.Thread(target=input).start()\n{SCRIPT}");
         let mut command = Command::new("python3");
-        let Ok(mut child) = command.args(["-c", &script]).stdin(Stdio::piped()).spawn() else {
-            return;
-        };
+        let mut child = command.args(["-c", &script]).stdin(Stdio::piped()).spawn().ok()?;
         while !is_waiting(&mut child) {
             thread::sleep(PAUSE);
         }
         let process = Process::open(child.id() as i32).unwrap();
         assert_eq!(process.threads().unwrap().len(), 2);
+        Some((child, process))
+    }
+
+    fn stop(process: &Process) -> Result<Stopped<'_>, RemapError> {
+        let instruction = find_syscall(process, &process.segments()?, |_| false)?;
+        Stopped::stop(process, instruction, false, Duration::from_secs(60))
+    }
+
+    fn kill(process: &Process) {
+        nix::sys::signal::kill(Pid::from_raw(process.pid()), nix::sys::signal::SIGKILL).unwrap();
+    }
+
+    fn assert_gone(process: &Process, ended: Result<(), RemapError>) {
+        let gone: Result<(), _> = Err(process.refused(Refusal::Gone));
+        assert_eq!(format!("{ended:?}"), format!("{gone:?}"));
+    }
+
+    #[test]
+    fn a_process_of_two_threads_that_is_killed_amid_a_call_ends_the_call() {
+        let Some((mut child, process)) = two_threads() else { return };
         let is_in_pause = || {
-            let call = std::fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap();
+            let call = std::fs::read_to_string(process.path("syscall")).unwrap();
             call.starts_with(&format!("{} ", libc::SYS_pause))
         };
         let ended = thread::scope(|scope| {
-            let calling = scope.spawn(|| {
-                let instruction = find_syscall(&process, &process.segments()?, |_| false)?;
-                let deadline = Duration::from_secs(60);
-                let mut stopped = Stopped::stop(&process, instruction, false, deadline)?;
-                stopped.call(libc::SYS_pause, [0; 6]).map(drop)
-            });
+            let calling = scope.spawn(|| stop(&process)?.call(libc::SYS_pause, [0; 6]).map(drop));
             while !is_in_pause() {
                 assert!(!calling.is_finished(), "it made no call");
                 thread::sleep(PAUSE);
             }
-            nix::sys::signal::kill(Pid::from_raw(child.id() as i32), nix::sys::signal::SIGKILL)
-                .unwrap();
+            kill(&process);
             calling.join().unwrap()
         });
-        let gone: Result<(), _> =
-            Err(RemapError::Refused { pid: process.pid(), why: Refusal::Gone });
-        assert_eq!(format!("{ended:?}"), format!("{gone:?}"));
+        assert_gone(&process, ended);
         child.wait().unwrap();
+    }
+
+    /// Its threads then count as missing at once, long before the process has ended.
+    #[test]
+    fn a_process_that_is_killed_between_two_calls_has_ended_for_each_request() {
+        type Request = fn(Stopped<'_>) -> Result<(), RemapError>;
+        let requests: [Request; 3] = [
+            |mut stopped| stopped.call(libc::SYS_getpid, [0; 6]).map(drop),
+            |mut stopped| stopped.choose_injector(),
+            |stopped| stopped.release().map(drop),
+        ];
+        for request in requests {
+            let Some((mut child, process)) = two_threads() else { return };
+            let ended = thread::scope(|scope| {
+                let calling = scope.spawn(|| {
+                    let mut stopped = stop(&process)?;
+                    let own = stopped.call(libc::SYS_getpid, [0; 6])?.unwrap();
+                    assert_eq!(own, process.pid() as u64);
+                    kill(&process);
+                    request(stopped)
+                });
+                calling.join().unwrap()
+            });
+            assert_gone(&process, ended);
+            child.wait().unwrap();
+        }
     }
 }
