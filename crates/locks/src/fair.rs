@@ -84,7 +84,7 @@ unsafe impl<P: Platform, const MOST: u32, const PASSES: u32> RawMutex
     for RawFairSpinLock<P, MOST, PASSES>
 {
     #[allow(clippy::declare_interior_mutable_const, reason = "lock_api wants a constant")]
-    const INIT: Self = Self { door: Door::new(), queue: Queue::new(), platform: PhantomData };
+    const INIT: Self = Self::new();
 
     type GuardMarker = GuardNoSend;
 
@@ -112,7 +112,18 @@ unsafe impl<P: Platform, const MOST: u32, const PASSES: u32> RawMutex
 }
 
 impl<P, const MOST: u32, const PASSES: u32> RawFairSpinLock<P, MOST, PASSES> {
-    fn is_held(&self) -> bool {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self { door: Door::new(), queue: Queue::new(), platform: PhantomData }
+    }
+
+    // loom's atomics have no constant constructor.
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self { door: Door::default(), queue: Queue::default(), platform: PhantomData }
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
         match PASSES {
             0 => self.queue.is_held(),
             _ => self.door.is_held(),
@@ -123,7 +134,7 @@ impl<P, const MOST: u32, const PASSES: u32> RawFairSpinLock<P, MOST, PASSES> {
 #[cfg_attr(loom, allow(dead_code, reason = "without lock_api the tests alone use it"))]
 impl<P: Platform, const MOST: u32, const PASSES: u32> RawFairSpinLock<P, MOST, PASSES> {
     #[inline]
-    fn take_free(&self) -> bool {
+    pub(crate) fn take_free(&self) -> bool {
         const { assert!(PASSES <= MAX_PASSES) }
         match PASSES {
             0 => self.queue.take_free(),
@@ -134,7 +145,7 @@ impl<P: Platform, const MOST: u32, const PASSES: u32> RawFairSpinLock<P, MOST, P
     /// # Safety
     /// The caller holds the lock.
     #[inline]
-    unsafe fn leave(&self) {
+    pub(crate) unsafe fn leave(&self) {
         if PASSES == 0 {
             // SAFETY: the caller holds the lock.
             unsafe { self.queue.release(P::node, MOST) }
@@ -144,7 +155,7 @@ impl<P: Platform, const MOST: u32, const PASSES: u32> RawFairSpinLock<P, MOST, P
     }
 
     #[cold]
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let node = P::node();
         if PASSES > 0 && self.door.pass(node, PASSES) {
             return;
@@ -206,8 +217,8 @@ impl<P: Platform, const MOST: u32, const PASSES: u32> RawFairSpinLock<P, MOST, P
 }
 
 /// A panic while this exists aborts: others hold the address of a waiter, or wait for the first of
-/// the queue.
-struct Stay;
+/// the queue, or for a reader that has arrived.
+pub(crate) struct Stay;
 
 impl Drop for Stay {
     fn drop(&mut self) {

@@ -62,11 +62,7 @@ fn all_have_their_turns<const STAYS: bool, const PASSES: u32>(
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
     builder.check(move || {
-        let lock = RawFairSpinLock {
-            door: Door::default(),
-            queue: Queue::default(),
-            platform: PhantomData,
-        };
+        let lock = RawFairSpinLock::new();
         lock.queue.notes.close(closed);
         let counted = Arc::new(Counted::<STAYS, PASSES> { lock, count: UnsafeCell::new(0) });
         let others = nodes[1..].iter().map(|node| {

@@ -1,9 +1,9 @@
 //! Fair spin locks for machines with several NUMA nodes.
 //!
 //! Start with [`FairSpinLock`]. It prefers waiters on the holder's node, so that the lock and its
-//! data change nodes less often, and keeps no other waiting for long. [`PerNode`] and
-//! [`NodeCounter`] spare a lock. The machine is the caller's [`Platform`]; for programs under Linux
-//! it is [`Linux`].
+//! data change nodes less often, and keeps no other waiting for long. [`NodeRwLock`] is for data
+//! that is read far more often than written. [`PerNode`] and [`NodeCounter`] spare a lock. The
+//! machine is the caller's [`Platform`]; for programs under Linux it is [`Linux`].
 //!
 //! ```
 //! use nearside_locks::{FairSpinLock, Linux};
@@ -34,6 +34,8 @@ mod fair;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "a lock of lock_api")]
 mod measured;
+#[allow(unsafe_code, reason = "a lock of lock_api")]
+mod node_rw;
 mod per_node;
 mod platform;
 #[allow(unsafe_code, reason = "entries of the queue live on the stacks of those who wait")]
@@ -47,6 +49,7 @@ pub use fair::{FairSpinLock, FairSpinLockGuard, HAND_OFFS, RETURNS, RawFairSpinL
 pub use lock_api;
 #[cfg(not(loom))]
 pub use measured::{Measured, Usage, usage};
+pub use node_rw::{NodeRwLock, NodeRwLockReadGuard, NodeRwLockWriteGuard, RawNodeRwLock};
 pub use per_node::{NodeCounter, PerNode};
 #[cfg(feature = "std")]
 pub use platform::Linux;

@@ -19,13 +19,13 @@ use core::{
 /// ```
 #[derive(Debug)]
 pub struct PerNode<T, const NODES: usize> {
-    values: [Padded<T>; NODES],
+    pub(crate) values: [Padded<T>; NODES],
 }
 
 /// Two lines of 64 bytes.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Padded<T>(T);
+pub(crate) struct Padded<T>(pub(crate) T);
 
 impl<T, const NODES: usize> PerNode<T, NODES> {
     /// With the value of each node. There must be one: `NODES` of 0 does not compile.

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use lock_api::Mutex;
-use nearside_locks::{FairSpinLock, Linux, NodeCounter, Platform, RawFairSpinLock};
+use nearside_locks::{
+    FairSpinLock, Linux, NodeCounter, NodeRwLock, Platform, RawFairSpinLock,
+    lock_api::RwLockWriteGuard,
+};
 use std::{cell::Cell, sync::Barrier, thread};
 
 thread_local! {
@@ -118,4 +121,68 @@ fn a_counter_loses_nothing_and_nodes_beyond_the_last_share_one() {
         }
     });
     assert_eq!(counter.sum(), 10_000);
+}
+
+/// Readers move to another node while they read. A torn pair would show a writer beside a reader.
+fn readers_see_whole_pairs<const NODES: usize>(threads: u32, turns: u64) {
+    let pair = NodeRwLock::<Told, _, NODES>::new((0_u64, 0_u64));
+    let start = Barrier::new(threads as usize);
+    thread::scope(|scope| {
+        for each in 0..threads {
+            let (pair, start) = (&pair, &start);
+            scope.spawn(move || {
+                NODE.set(each);
+                start.wait();
+                let mut last = 0;
+                for turn in 0..turns {
+                    if (turn + u64::from(each)) % 8 == 0 {
+                        let mut pair = match pair.try_write() {
+                            Some(pair) => pair,
+                            None => pair.write(),
+                        };
+                        pair.0 += 1;
+                        pair.1 += 1;
+                        last = RwLockWriteGuard::downgrade(pair).0;
+                    } else {
+                        let seen = match turn % 3 {
+                            0 => pair.try_read().unwrap_or_else(|| pair.read()),
+                            _ => pair.read(),
+                        };
+                        NODE.set(NODE.get() + 1);
+                        assert_eq!(seen.0, seen.1);
+                        assert!(seen.0 >= last, "a writer's turn is lost");
+                        last = seen.0;
+                    }
+                }
+            });
+        }
+    });
+    assert!(!pair.is_locked());
+    assert_eq!(
+        pair.try_write().map(|pair| *pair),
+        Some((u64::from(threads) * turns / 8, u64::from(threads) * turns / 8))
+    );
+}
+
+#[test]
+fn readers_and_writers_exclude_each_other() {
+    readers_see_whole_pairs::<2>(2, 80_000);
+    readers_see_whole_pairs::<4>(16, 4_000);
+    readers_see_whole_pairs::<1>(8, 4_000);
+}
+
+#[test]
+fn readers_share_a_lock_and_keep_a_writer_out() {
+    static NAMES: NodeRwLock<Linux, Vec<&str>, 8> = NodeRwLock::new(Vec::new());
+    NAMES.write().push("db");
+    let (one, two) = (NAMES.read(), NAMES.try_read().unwrap());
+    assert_eq!((*one).as_slice(), ["db"]);
+    assert!(NAMES.try_write().is_none() && NAMES.is_locked());
+    assert!(!NAMES.is_locked_exclusive());
+    assert!(format!("{:?}", NAMES).contains("db"));
+    drop((one, two));
+    let writer = NAMES.try_write().unwrap();
+    assert!(NAMES.try_read().is_none() && NAMES.is_locked_exclusive());
+    drop(writer);
+    assert!(!NAMES.is_locked());
 }
