@@ -66,6 +66,27 @@ pub(crate) fn is_foreign(kind: &str) -> bool {
     is_one_of(&FAMILIES) || is_known
 }
 
+/// Whether the kernel makes up the files of this type of file system when they are read.
+pub(crate) fn is_generated(kind: &str) -> bool {
+    const KINDS: [&str; 14] = [
+        "proc",
+        "sysfs",
+        "cgroup",
+        "cgroup2",
+        "debugfs",
+        "tracefs",
+        "securityfs",
+        "configfs",
+        "efivarfs",
+        "bpf",
+        "pstore",
+        "binfmt_misc",
+        "resctrl",
+        "selinuxfs",
+    ];
+    KINDS.contains(&kind)
+}
+
 /// Whether a file system of this type may leave a question unanswered.
 pub(crate) fn may_be_silent(kind: &str) -> bool {
     is_foreign(kind) || kind == "autofs"

@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, IoContext},
     file_id::FileId,
-    file_system::{is_foreign, mount_of, told_kind},
+    file_system::{is_foreign, is_generated, mount_of, told_kind},
     overlay::check_layers,
     path_text,
 };
@@ -164,7 +164,7 @@ pub fn check(file: &OwnedFd, client: Option<u32>) -> io::Result<Result<(), Bar>>
     let client = client.map(|client| client.to_string());
     let processes: Vec<_> = HOSTS.into_iter().chain(client.as_deref()).collect();
     let Some(mount) = mount_of(file, &processes) else { return Ok(Err(Bar::NotMounted)) };
-    if is_foreign(&mount.kind) {
+    if is_foreign(&mount.kind) || is_generated(&mount.kind) {
         return foreign(mount.kind);
     }
     if mount.kind == "overlay"
@@ -236,6 +236,8 @@ mod tests {
         assert_eq!(opened(&path("fifo")), not_regular("a FIFO"), "it is not opened");
         assert_eq!(opened(folder.path().to_str().unwrap()), not_regular("a folder"));
         assert_eq!(opened("/dev/null"), not_regular("a device"));
+        let generated = Err(Bar::ForeignFileSystem { name: "proc".into() });
+        assert_eq!(opened("/proc/self/maps"), generated);
     }
 
     #[test]

@@ -152,7 +152,11 @@ fn lock(folder: &Folder) -> Result<OwnedFd, Error> {
     let lock = folder.lock_file("lock")?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
-        Err(Errno::WOULDBLOCK) => Err(Error::Refused("another replicator runs".into())),
+        Err(Errno::WOULDBLOCK) => Err(Error::Refused(
+            "another replicator runs: stop it (systemctl stop nearside-replicator), or give this \
+             one a --folder of its own"
+                .into(),
+        )),
         Err(error) => Err(error).doing(doing),
     }
 }

@@ -56,7 +56,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
         man.render_subcommands_section(&mut page)?;
     }
     let behind = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    for part in behind.split("\n\n") {
+    for part in behind.split("\n\n").filter(|part| !part.is_empty()) {
         let (title, lines) = part.split_once(":\n").unwrap_or(("NOTES", part));
         section(
             &title.to_uppercase(),

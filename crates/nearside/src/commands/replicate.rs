@@ -59,7 +59,7 @@ Examples:
   sudo nearside replicate attach 4711
   sudo nearside replicate status
   sudo nearside replicate remove /usr/bin/postgres
-  sudo nearside replicate remove --image $(podman mount db) /usr/bin/db
+  sudo nearside replicate remove --image $(sudo podman mount db) /usr/bin/db
 
 Exit codes:
   0  done; a copy that has to wait for room, a writer, or a file is named with the reason
@@ -115,7 +115,8 @@ struct Add {
     #[arg(long, conflicts_with = "dry_run")]
     no_wait: bool,
 
-    /// Print the memory that the copies would take on each node, and make none
+    /// Print the memory that the copies would take on each node, and make none. Whether a file
+    /// can have copies is told when they are asked for
     #[arg(long)]
     dry_run: bool,
 

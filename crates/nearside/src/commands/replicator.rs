@@ -15,8 +15,8 @@ use std::path::PathBuf;
 ///
 /// This is the helper of `nearside replicate`, with the privileges that the daemon does not have:
 /// CAP_SYS_ADMIN for mounts, CAP_LEASE for leases on files. systemd starts it as
-/// nearside-replicator.service. When it ends, all copies go, and every program uses the original
-/// files again.
+/// nearside-replicator.service. When it ends, all copies go, and programs use the original files
+/// again. One whose file was replaced meanwhile runs from the former text to its end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

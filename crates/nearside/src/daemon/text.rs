@@ -154,7 +154,7 @@ impl Text {
             self.report.moved_bytes = self.report.moved_bytes.saturating_add(placed.moved_bytes);
             let path = plan.files.iter().find(|it| it.file == order.file).map(|it| &it.path);
             output::note([format!(
-                "text: {} of {} moved to {}, which alone executes it; {} left",
+                "text: {} of {} moved to {}, the only home that executes it; {} left",
                 size(placed.moved_bytes),
                 printable(path.map_or("", String::as_str)),
                 order.to.named(),

@@ -18,7 +18,7 @@ pub enum Bar {
     /// Its file system may change it behind the kernel's back.
     #[error(
         "its file system ({name}) can change it without a break of the lease: network and FUSE \
-         file systems have no leases that hold"
+         file systems, and those of the kernel such as proc, have no leases that hold"
     )]
     ForeignFileSystem {
         /// The type of the file system.

@@ -230,14 +230,17 @@ impl Replicator {
         running: bool,
     ) -> Result<FileId, String> {
         if self.topology.node(node).is_none() {
-            return Err(format!("there is no node {node}"));
+            let known: NodeSet = self.topology.nodes.iter().map(|node| node.id).collect();
+            return Err(format!("there is no node {node}: this machine has {}", known.named()));
         }
         let handle = open_process(process).ok_or_else(|| format!("process {process} has ended"))?;
         let namespace = Namespace::of(process).map_err(|error| error.to_string())?;
         let host = Namespace::of(1).map(|host| host.id());
         if host.is_ok_and(|host| host == namespace.id()) {
-            let why = "it is in the host's mount namespace, which all others would see changed";
-            return Err(why.into());
+            return Err(format!(
+                "process {process} is in the host's mount namespace, whose files all others would \
+                 see changed: start it with nearside run, or its service with PrivateMounts=yes"
+            ));
         }
         let id = namespace.id();
         let mut guest = Guest {
