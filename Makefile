@@ -93,7 +93,7 @@ libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and li
 	scripts/install libvirt
 	cargo test --package nearside-libvirt --test generated -- --ignored --nocapture
 
-loom: ## the fair lock and its queue in many orders of its atomic operations, on request (once built, seconds)
+loom: ## the locks in many orders of their atomic operations, on request (once built, seconds)
 	RUSTFLAGS='--cfg loom' cargo test --package nearside-locks --lib --release --target-dir target/loom
 
 miri: ## the fair lock's queue under Miri, which looks at each access of memory, on request (needs nightly's miri; minutes)

@@ -24,9 +24,10 @@ use lock_api::{GuardNoSend, RawRwLock, RawRwLockDowngrade};
 /// node's line, and a [`FairSpinLock`](crate::FairSpinLock) between writers. So it is for data that
 /// is read far more often than written: a memory map, a routing table.
 ///
-/// A reader waits for at most one writer that has the lock, and a writer for the readers that have
-/// come before it, besides the other writers. A thread that holds the lock must not take it again,
-/// not even to read: a writer may have come between.
+/// A reader waits for at most one writer, and for the readers that this one waits for: those that
+/// have come before it. Attempts to write that fail hold readers back for an instant. A writer
+/// waits for the readers before it, besides the other writers. A thread that holds the lock must
+/// not take it again, not even to read: a writer may have come between.
 ///
 /// It takes 128 bytes for each node, and has the guards of [`lock_api::RwLock`].
 ///
@@ -71,7 +72,7 @@ pub(crate) struct Readers {
     /// The number that has left, times [`READER`]. A thread may have moved here meanwhile, so only
     /// the sums of all nodes compare.
     left: AtomicUsize,
-    /// What the last writer has found in `arrived`: it waits for these readers.
+    /// The value of `arrived` that the last writer has found. It waits for these readers.
     counted: AtomicUsize,
 }
 
