@@ -39,6 +39,7 @@ mod maps;
 mod pagemap;
 mod plan;
 mod process;
+mod query;
 mod refusal;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod registers;
@@ -52,6 +53,7 @@ pub use maps::{Advice, MapsFile, PAGE_BYTES, Properties, Protection, Segment, ma
 pub use pagemap::{Parts, parts};
 pub use plan::{Keep, Kept};
 pub use process::{Process, Views};
+pub(crate) use query::segments_at;
 pub use refusal::{Facts, Operation, Refusal, Sharer, refusal};
 pub use report::{Exchange, Report};
 

@@ -75,9 +75,9 @@ pub enum NotCopied {
 impl From<io::Error> for NotCopied {
     fn from(error: io::Error) -> Self {
         Self::Refused(match error.kind() {
-            io::ErrorKind::StorageFull => {
-                CopyRefusal::NoRoom("the budget for copies is spent (--budget)".into())
-            }
+            io::ErrorKind::StorageFull => CopyRefusal::NoRoom(
+                "the budget for copies (--budget) is spent, or less than the file".into(),
+            ),
             _ => CopyRefusal::Failed(error.to_string()),
         })
     }

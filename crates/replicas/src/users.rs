@@ -2,7 +2,7 @@
 
 use crate::{
     file_id::FileId,
-    remap::{Segment, maps},
+    remap::{Segment, maps, segments_at},
     whole,
 };
 use std::{
@@ -35,7 +35,8 @@ pub(crate) fn users(proc: &Path, devices: &BTreeSet<u64>) -> BTreeMap<FileId, u3
 /// Whether a process uses any of some files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// It maps one, or has one open. These are all its segments.
+    /// It maps one, or has one open. These are all its segments; those of files may lack
+    /// names.
     Some(Vec<Segment>),
     /// It does neither.
     None,
@@ -47,17 +48,15 @@ impl Use {
     pub(crate) fn of(files: &BTreeSet<FileId>, process: u32) -> Self {
         // Descriptors first: a loader opens a copy, maps it and closes it.
         let opens_one = has_open(process, files);
-        let Some(text) = maps_of(process) else { return Self::Ended };
-        let segments = maps(&text);
+        let Some(segments) = segments_of(process) else { return Self::Ended };
         let maps_one = segments.iter().filter_map(file).any(|file| files.contains(&file));
         if maps_one || opens_one { Self::Some(segments) } else { Self::None }
     }
 }
 
-/// The maps of a process, which another of its threads has if the first one has ended.
-fn maps_of(process: u32) -> Option<Vec<u8>> {
-    let at =
-        |folder: PathBuf| whole::read(folder.join("maps")).ok().filter(|maps| !maps.is_empty());
+/// The segments of a process, which another of its threads has if the first one has ended.
+fn segments_of(process: u32) -> Option<Vec<Segment>> {
+    let at = |folder: PathBuf| segments_at(&folder).ok().filter(|segments| !segments.is_empty());
     let folder = PathBuf::from(format!("/proc/{process}"));
     at(folder.clone()).or_else(|| {
         let threads = fs::read_dir(folder.join("task")).ok()?.flatten();

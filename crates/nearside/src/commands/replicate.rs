@@ -279,7 +279,7 @@ fn run_price(args: &Add, nodes: Option<&NodeSet>) -> Outcome {
 
 fn run_attach(args: &Attach, connect: impl FnOnce() -> Result<Client, Failure>) -> Outcome {
     let node = match args.node {
-        Some(node) => NodeId(node),
+        Some(node) => known(node)?,
         None => home_of(args.process)?.map_err(|why| {
             Failure::could_not(format!("{why}: name the node whose copies it uses with --node"))
         })?,
@@ -295,6 +295,12 @@ fn run_attach(args: &Attach, connect: impl FnOnce() -> Result<Client, Failure>) 
             Err(Failure::could_not(format!("the replicator's answer does not fit: {other:?}")))
         }
     }
+}
+
+/// A node that this machine has.
+fn known(node: u32) -> Result<NodeId, Failure> {
+    let topology = open_host()?.topology().map_err(Failure::could_not)?;
+    parse_node_set(&node.to_string(), &topology).map(|_| NodeId(node))
 }
 
 /// The nodes that shall use copies; none for all.

@@ -93,12 +93,11 @@ fn files_text(files: &[FileStatus], wide: &BTreeMap<Place, Wide>) -> String {
     if files.iter().any(|file| file.automatic) {
         text += "\n* the daemon asked for it (replicate_text)\n";
     }
-    let told =
-        |file| reasons(file).into_iter().chain(wide.get(&file.place).map(|it| shared(file, it)));
-    let reasons: Vec<_> = files.iter().flat_map(told).collect();
-    if !reasons.is_empty() {
+    let mut told: Vec<_> = files.iter().flat_map(reasons).collect();
+    told.extend(shared(files, wide));
+    if !told.is_empty() {
         text += "\n";
-        text += &reasons.join("");
+        text += &told.join("");
     }
     text
 }
@@ -107,15 +106,25 @@ fn plural(number: usize, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
 }
 
+fn bound_there(copies: usize) -> String {
+    match copies {
+        1 => "1 file has a copy there".into(),
+        _ => format!("{copies} files have copies there"),
+    }
+}
+
 /// The outcome for running processes, for people.
 pub(crate) fn attached_text(attached: &Attached) -> String {
     let mut text = match attached.processes {
-        0 => "no process there maps the original of a file that has copies\n".to_owned(),
+        0 if attached.copies == 0 => "no file has a copy there\n".to_owned(),
+        0 => {
+            format!("no process there has an original to leave; {}\n", bound_there(attached.copies))
+        }
         number => format!(
-            "{} of text in {} on {}; the longest stop took {}.{} ms\n",
+            "{} of text in {} left the originals; {}; the longest stop took {}.{} ms\n",
             size(attached.bytes),
             plural(number, "process", "processes"),
-            plural(attached.copies, "copy", "copies"),
+            bound_there(attached.copies),
             attached.stopped_us / 1000,
             attached.stopped_us % 1000 / 100,
         ),
@@ -160,16 +169,35 @@ fn rows(file: &FileStatus) -> Vec<Vec<String>> {
 pub(crate) fn reasons(file: &FileStatus) -> Vec<String> {
     let path = printable(&escape::text(file.place.on_host()));
     let all = file.why.iter().map(|why| format!("{path}: {why}\n"));
-    let by_node = file.refused.iter().map(|(node, why): (&NodeId, &CopyRefusal)| {
-        format!("{path}: node {node} has no copy: {why}\n")
+    let mut by_why = BTreeMap::<String, NodeSet>::new();
+    for (&node, why) in &file.refused {
+        by_why.entry(why.to_string()).or_default().insert(node);
+    }
+    let by_why = by_why.into_iter().map(|(why, nodes)| {
+        let have = if nodes.len() == 1 { "has" } else { "have" };
+        format!("{path}: {} {have} no copy: {why}\n", nodes.named())
     });
-    all.chain(by_node).collect()
+    all.chain(by_why).collect()
 }
 
-/// Why wide processes use one copy.
-fn shared(file: &FileStatus, wide: &Wide) -> String {
-    let path = printable(&escape::text(file.place.on_host()));
-    format!("{path}: {}: {WIDE}\n", processes(wide))
+/// Why wide processes use one copy, a line for all files that have the same ones.
+fn shared(files: &[FileStatus], wide: &BTreeMap<Place, Wide>) -> Vec<String> {
+    let mut told: Vec<(&Wide, &FileStatus, usize)> = Vec::new();
+    for (file, wide) in files.iter().filter_map(|file| Some((file, wide.get(&file.place)?))) {
+        match told.iter_mut().find(|(of_another, ..)| *of_another == wide) {
+            Some((_, _, others)) => *others += 1,
+            None => told.push((wide, file, 0)),
+        }
+    }
+    let line = |(wide, first, others): (&Wide, &FileStatus, usize)| {
+        let path = printable(&escape::text(first.place.on_host()));
+        let more = match others {
+            0 => String::new(),
+            others => format!(" and {}", plural(others, "more file", "more files")),
+        };
+        format!("{path}{more}: {}: {WIDE}\n", processes(wide))
+    };
+    told.into_iter().map(line).collect()
 }
 
 /// The wide processes of the first of these files, and the number of other files.
@@ -223,6 +251,11 @@ mod tests {
         };
         insta::assert_snapshot!(attached_text(&some));
         insta::assert_snapshot!("attached_none", attached_text(&Attached::default()));
+        let bound = Attached { copies: 1, ..Attached::default() };
+        insta::assert_snapshot!(
+            attached_text(&bound),
+            @"no process there has an original to leave; 1 file has a copy there"
+        );
     }
 
     #[test]
@@ -247,7 +280,12 @@ mod tests {
             serving: [0, 1].map(|id| (node(id), node(id))).into(),
             gain_percent: [(node(0), 0)].into(),
             automatic: true,
-            refused: [(node(1), CopyRefusal::NoRoom("memory is short there".into()))].into(),
+            refused: [
+                (node(1), CopyRefusal::NoRoom("memory is short there".into())),
+                (node(2), CopyRefusal::NoRoom("memory is short there".into())),
+                (node(3), CopyRefusal::NotLocal { local_percent: 40 }),
+            ]
+            .into(),
             ..plain.clone()
         };
         let written = FileStatus {
@@ -260,8 +298,12 @@ mod tests {
             ..plain.clone()
         };
         let wide = |process, others| Wide { process, nodes: vec![node(0), node(2)], others };
-        let shared =
-            [(plain.place.clone(), wide(4711, 2)), (full.place.clone(), wide(7, 0))].into();
+        let shared = [
+            (plain.place.clone(), wide(4711, 2)),
+            (full.place.clone(), wide(7, 0)),
+            (written.place.clone(), wide(4711, 2)),
+        ]
+        .into();
         let kept_bytes = [(node(1), 3 << 20), (node(2), 100 << 20)].into();
         let status = Status { files: vec![plain, full, written], kept_bytes };
         insta::assert_snapshot!(status_text(&status, &shared));

@@ -28,7 +28,7 @@ pub(crate) fn exchange(
         return Err(process.refused(why));
     }
     let mut work = Work::new(process, exchanges, operation)?;
-    let segments = segments.map_or_else(|| process.segments(), Ok)?;
+    let segments = segments.map_or_else(|| work.segments(), Ok)?;
     let is_exchanged = |files: &mut Files, segment: &Segment| {
         let file = files.of(process, segment);
         exchanges.iter().any(|exchange| file == Some(exchange.from))
@@ -100,6 +100,14 @@ impl<'a> Work<'a> {
         Ok(Self { process, exchanges, operation, files, properties, locks_memory: false })
     }
 
+    fn segments(&self) -> Result<Vec<Segment>, RemapError> {
+        match self.operation {
+            Operation::Attach => self.process.segments(),
+            // A writer waits, and no path names a copy any more.
+            Operation::Detach => self.process.segments_without_names(),
+        }
+    }
+
     fn has_descriptors(&self) -> Result<bool, RemapError> {
         if self.operation == Operation::Attach {
             return Ok(false);
@@ -128,7 +136,7 @@ impl<'a> Work<'a> {
 
     /// Plans the changes of the stopped process, and reports what changes and what stays.
     fn plan(&mut self, report: &mut Report) -> Result<Vec<FileChanges<'a>>, RemapError> {
-        let segments = self.process.segments()?;
+        let segments = self.segments()?;
         let descriptors = match self.operation {
             Operation::Attach => Vec::new(),
             Operation::Detach => self.descriptors()?,

@@ -25,6 +25,13 @@ pub struct MapsFile {
     pub inode: u64,
 }
 
+impl MapsFile {
+    /// Whether it is a file. Some file systems have an inode 0, none a device 0:0.
+    pub(crate) fn is_one(&self) -> bool {
+        self.inode != 0 || self.major != 0 || self.minor != 0
+    }
+}
+
 /// The protection of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Protection {
@@ -104,8 +111,7 @@ fn segment(line: &[u8]) -> Option<Segment> {
             _ => return None,
         },
         offset_bytes,
-        // Some file systems have an inode 0, none a device 0:0.
-        file: (file.inode != 0 || file.major != 0 || file.minor != 0).then_some(file),
+        file: file.is_one().then_some(file),
         name: (!name.is_empty()).then(|| PathBuf::from(OsString::from_vec(unescaped(name)))),
     })
 }

@@ -6,11 +6,12 @@ use super::{
     error::RemapError,
     maps::{MapsFile, Properties, Segment, maps, properties},
     pagemap::{ENTRY_BYTES, Parts, entries, parts},
-    refusal::{ELF_CLASS_64, ELF_MACHINE_X86_64, Facts, Operation, Refusal, Sharer},
+    query::segments_at,
+    refusal::{Facts, Operation, Refusal, Sharer},
 };
 use crate::{
     file_id::FileId,
-    file_system::{host_root, may_be_silent, mount_of},
+    file_system::host_root,
     sys,
     walk::{Links, walk},
     whole,
@@ -94,6 +95,11 @@ impl Process {
     /// All its segments, by address.
     pub(crate) fn segments(&self) -> Result<Vec<Segment>, RemapError> {
         self.read("maps").map(|text| maps(&text))
+    }
+
+    /// All its segments, by address. Those of files may lack their names, which saves much time.
+    pub(crate) fn segments_without_names(&self) -> Result<Vec<Segment>, RemapError> {
+        segments_at(&self.path("")).map_err(|error| self.reading("maps", error))
     }
 
     /// The properties of its segments below an address.
@@ -182,7 +188,7 @@ impl Process {
             facts.waits_uninterruptibly |= status.state == b'D';
             facts.tracer = facts.tracer.or(status.tracer);
         }
-        (facts.elf_class, facts.elf_machine) = self.elf()?;
+        facts.is_64_bit = self.is_64_bit()?;
         let personality = self.read("personality")?;
         let personality = std::str::from_utf8(&personality).unwrap_or_default();
         let bits = u32::from_str_radix(personality.trim(), 16).unwrap_or(0);
@@ -194,23 +200,15 @@ impl Process {
         Ok(facts)
     }
 
-    /// The class and the machine of its executable.
-    fn elf(&self) -> Result<(Option<u8>, Option<u16>), RemapError> {
-        let reading = |error: rustix::io::Errno| self.reading("exe", error.into());
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let exe = rustix::fs::open(self.path("exe"), flags, Mode::empty()).map_err(reading)?;
-        let own = self.pid.to_string();
-        // One that is mounted nowhere any more may be such a one, too.
-        let mount = mount_of(&exe, &[&own, "1"]);
-        if mount.is_none_or(|mount| may_be_silent(&mount.kind)) {
-            // Its registers will tell. A 64-bit process of x86-64 is expected until then.
-            return Ok((Some(ELF_CLASS_64), Some(ELF_MACHINE_X86_64)));
+    /// Whether its words have 64 bits. Its file is not asked, since the server of its file system
+    /// may not answer. `None` if it has no memory any more.
+    fn is_64_bit(&self) -> Result<Option<bool>, RemapError> {
+        let mut begin = [0; 8];
+        match self.open_file("auxv")?.read_exact(&mut begin) {
+            Ok(()) => Ok(Some(begins_with_64_bits(begin))),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(self.reading("auxv", error)),
         }
-        let mut header = [0; 20];
-        let is_elf = self.open_file("exe")?.read_exact(&mut header).is_ok()
-            && header.starts_with(b"\x7fELF");
-        let machine = u16::from_le_bytes([header[18], header[19]]);
-        Ok((is_elf.then_some(header[4]), is_elf.then_some(machine)))
     }
 
     /// Looks for processes with the same address space among all of them.
@@ -326,6 +324,13 @@ impl Files {
     }
 }
 
+/// Whether an auxiliary vector has words of 64 bits (`create_elf_tables` in `fs/binfmt_elf.c`). The
+/// first of its pairs has a small number as its key, and a value other than 0: an address or the
+/// capabilities of the CPU.
+fn begins_with_64_bits(begin: [u8; 8]) -> bool {
+    u64::from_ne_bytes(begin) <= u64::from(u32::MAX)
+}
+
 /// The needed lines of `/proc/PID/status`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Status {
@@ -379,6 +384,17 @@ mod tests {
         assert_eq!(Status::read(b"TracerPid:\t44\n").tracer, Some(44));
         assert!(!Status::read(b"VmLck:\t       0 kB\n").locks_memory);
         assert_eq!(Status::read(b"no line\n"), Status::default());
+    }
+
+    #[test]
+    fn the_first_pair_of_an_auxiliary_vector_tells_the_width_of_words() {
+        // Key, then value: AT_SYSINFO_EHDR is 33, AT_HWCAP 16, AT_SYSINFO 32.
+        assert!(begins_with_64_bits(33_u64.to_ne_bytes()));
+        assert!(begins_with_64_bits(16_u64.to_ne_bytes()));
+        for (key, value) in [(32_u32, 0xf7f0_b5a0_u32), (16, 0x178b_fbff)] {
+            let pair = [key.to_ne_bytes(), value.to_ne_bytes()].concat();
+            assert!(!begins_with_64_bits(pair.try_into().unwrap()), "{key}");
+        }
     }
 
     #[test]

@@ -3,12 +3,6 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// `ELFCLASS64`
-pub(crate) const ELF_CLASS_64: u8 = 2;
-
-/// `EM_X86_64`
-pub(crate) const ELF_MACHINE_X86_64: u16 = 62;
-
 /// The two directions of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -51,10 +45,8 @@ pub struct Facts {
     pub has_memory: bool,
     /// True if it has locked some of its memory (`mlock`).
     pub locks_memory: bool,
-    /// The class in the header of its executable: 1 is 32-bit, 2 is 64-bit. `None` if unknown.
-    pub elf_class: Option<u8>,
-    /// The machine in that header; 62 is x86-64.
-    pub elf_machine: Option<u16>,
+    /// True if its words have 64 bits. `None` if unknown.
+    pub is_64_bit: Option<bool>,
     /// The number of the thread that traces one of its threads.
     pub tracer: Option<i32>,
     /// True if one of its threads has a seccomp mode.
@@ -93,9 +85,6 @@ pub enum Refusal {
     /// It executes 32-bit code.
     #[error("it is a 32-bit process")]
     ThirtyTwoBit,
-    /// Its executable could not be recognised.
-    #[error("its executable is not x86-64 ELF")]
-    UnknownExecutable,
     /// A debugger or `strace` holds one of its threads.
     #[error("thread {tracer} traces it already")]
     AlreadyTraced {
@@ -158,7 +147,6 @@ impl Refusal {
             | Self::Ended
             | Self::KernelThread
             | Self::ThirtyTwoBit
-            | Self::UnknownExecutable
             | Self::Seccomp
             | Self::SharersUnknown
             | Self::ReadImpliesExec
@@ -187,10 +175,11 @@ pub fn refusal(facts: &Facts, operation: Operation) -> Option<Refusal> {
     if let Some(tracer) = facts.tracer {
         return Some(Refusal::AlreadyTraced { tracer });
     }
-    match (facts.elf_class, facts.elf_machine) {
-        (Some(ELF_CLASS_64), Some(ELF_MACHINE_X86_64)) => {}
-        (Some(1), _) => return Some(Refusal::ThirtyTwoBit),
-        _ => return Some(Refusal::UnknownExecutable),
+    match facts.is_64_bit {
+        Some(true) => {}
+        Some(false) => return Some(Refusal::ThirtyTwoBit),
+        // It has ended in between.
+        None => return Some(Refusal::Gone),
     }
     if let Some(Sharer { pid, is_child }) = facts.sharer {
         return Some(match is_child && facts.waits_uninterruptibly {
@@ -213,7 +202,7 @@ mod tests {
     use super::*;
 
     fn ordinary() -> Facts {
-        Facts { has_memory: true, elf_class: Some(2), elf_machine: Some(62), ..Facts::default() }
+        Facts { has_memory: true, is_64_bit: Some(true), ..Facts::default() }
     }
 
     #[test]
@@ -227,9 +216,8 @@ mod tests {
             (Facts { is_ended: true, ..ordinary() }, Some(Refusal::Ended)),
             (Facts { has_memory: false, ..ordinary() }, Some(Refusal::KernelThread)),
             (Facts { tracer: Some(9), ..ordinary() }, Some(Refusal::AlreadyTraced { tracer: 9 })),
-            (Facts { elf_class: Some(1), ..ordinary() }, Some(Refusal::ThirtyTwoBit)),
-            (Facts { elf_machine: Some(183), ..ordinary() }, Some(Refusal::UnknownExecutable)),
-            (Facts { elf_class: None, ..ordinary() }, Some(Refusal::UnknownExecutable)),
+            (Facts { is_64_bit: Some(false), ..ordinary() }, Some(Refusal::ThirtyTwoBit)),
+            (Facts { is_64_bit: None, ..ordinary() }, Some(Refusal::Gone)),
             (Facts { sharer: child, ..ordinary() }, Some(Refusal::SharesMemory { with: 7 })),
             (
                 Facts { sharer: child, waits_uninterruptibly: true, ..ordinary() },

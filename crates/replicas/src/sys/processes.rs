@@ -1,7 +1,8 @@
 //! The system calls that no safe crate wraps: `ptrace` requests with real-time signals and signal
-//! masks, and `kcmp`.
+//! masks, `kcmp`, and queries of segments.
 
-use std::io;
+use rustix::ioctl::{Updater, ioctl, opcode};
+use std::{io, os::fd::AsFd};
 
 /// `KCMP_FILE` and `KCMP_VM` (`include/uapi/linux/kcmp.h`).
 const KCMP_FILE: libc::c_long = 0;
@@ -31,6 +32,63 @@ pub(crate) fn same_open_file(process: i32, one: u32, other: u32) -> io::Result<b
     // SAFETY: the call takes numbers only and writes no memory of the caller.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, process, process, KCMP_FILE, one, other) };
     check(order).map(|()| order == 0)
+}
+
+/// `struct procmap_query` (`include/uapi/linux/fs.h`).
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct SegmentQuery {
+    bytes: u64,
+    flags: u64,
+    address: u64,
+    pub start: u64,
+    pub end: u64,
+    /// `PROCMAP_QUERY_VMA_READABLE` and the flags after it.
+    pub protection: u64,
+    page_bytes: u64,
+    pub offset_bytes: u64,
+    pub inode: u64,
+    pub major: u32,
+    pub minor: u32,
+    name_bytes: u32,
+    build_id_bytes: u32,
+    name_address: u64,
+    build_id_address: u64,
+}
+
+/// `PROCMAP_QUERY`
+const QUERY_SEGMENT: rustix::ioctl::Opcode = opcode::read_write::<SegmentQuery>(b'f', 17);
+
+/// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`
+const OR_THE_NEXT: u64 = 0x10;
+
+/// The segment at an address or the next one behind it, from an open `/proc/PID/maps`. Its name
+/// goes to the begin of `name` unless that is empty; returns the length, too.
+///
+/// # Errors
+/// `ENOENT` if there is none, `ENOTTY` on kernels before 6.11, `ESRCH` if the process has no
+/// memory, `ENAMETOOLONG` if `name` is too short.
+pub(crate) fn segment_from(
+    maps: &impl AsFd,
+    address: u64,
+    name: &mut [u8],
+) -> rustix::io::Result<(SegmentQuery, usize)> {
+    let mut query = SegmentQuery {
+        bytes: size_of::<SegmentQuery>() as u64,
+        flags: OR_THE_NEXT,
+        address,
+        ..SegmentQuery::default()
+    };
+    if !name.is_empty() {
+        query.name_bytes = u32::try_from(name.len()).unwrap_or(u32::MAX);
+        query.name_address = name.as_mut_ptr().addr() as u64;
+    }
+    // SAFETY: the number is that of a request with this structure, whose size it tells the kernel.
+    // The kernel writes at most `name_bytes` bytes to `name`, which is borrowed meanwhile.
+    unsafe { ioctl(maps, Updater::<QUERY_SEGMENT, SegmentQuery>::new(&mut query)) }?;
+    // It counts the zero at the end.
+    let name_bytes = query.name_bytes.saturating_sub(1) as usize;
+    Ok((query, name_bytes))
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -21,7 +21,7 @@ fn the_budget_bounds_the_copies_of_a_node() {
     add("--nodes 0-1", std::slice::from_ref(&path), "candidate");
     add("--nodes 0-1", std::slice::from_ref(&small), "replicated");
     let report = nearside_lab::stdout(&run(words("replicate status")));
-    let why = "no room: the budget for copies is spent (--budget)";
+    let why = "no room: the budget for copies (--budget) is spent, or less than the file";
     assert!(report.contains(why), "{report}");
     fs::write(&path, "nobody holds a lease").unwrap();
     replicator.stop();

@@ -106,8 +106,13 @@ fn processes_that_cannot_use_copies_are_refused_with_the_reason() {
     assert!(stderr(&output).contains("--node"), "{}", stderr(&output));
     let python = Python::in_namespace(1);
     let output = attach(format!("{} --node 9", python.child.id()));
-    assert!(stderr(&output).contains("there is no node 9"), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("node 9"), "{}", stderr(&output));
     let output = attach(format!("{} --node 1", python.child.id()));
-    assert!(stdout(&output).contains("no process there maps"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("no process there has an original to leave"),
+        "{}",
+        stdout(&output)
+    );
     replicator.stop();
 }

@@ -87,6 +87,9 @@ pub(super) fn run(args: &Hook, socket: &Path) -> Outcome {
 
 fn read(from: impl Read) -> Result<State, String> {
     let text = bounded(from).map_err(|error| format!("its state cannot be read: {error}"))?;
+    if text.trim_ascii().is_empty() {
+        return Err("the runtime gives no state of it on standard input".into());
+    }
     serde_json::from_slice(&text)
         .map_err(|error| format!("that is no state of one: {}", worded(&error)))
 }
@@ -160,7 +163,9 @@ mod tests {
     fn what_is_no_state_is_refused_with_the_reason() {
         let pid = |pid: &str| STATE.replace("4711", pid);
         for (text, reason) in [
-            (String::new(), "EOF"),
+            (String::new(), "gives no state"),
+            ("\n".into(), "gives no state"),
+            ("{".into(), "EOF"),
             ("[]".into(), "invalid length 0"),
             ("{}".into(), "missing field `id`"),
             (pid("-1"), "invalid value"),
