@@ -176,7 +176,7 @@ impl Exchanger {
             let operation = Operation::Detach;
             self.exchange(Task { processes, operation, exchanges, attempts: DETACH_ATTEMPTS })
         };
-        detach_in_looks(|asked| look(&Census::take().without(asked)), exchange)
+        detach_in_looks(|| look(&Census::take()), exchange)
     }
 
     /// Exchanges files in processes. A child that has ended is replaced for the next task.
@@ -210,9 +210,9 @@ impl Exchanger {
 }
 
 /// A process may fork before it is stopped or ends, so each look is at those that the ones before
-/// have not found. `look` gets those that no longer matter.
+/// have not found.
 fn detach_in_looks(
-    mut look: impl FnMut(&BTreeSet<u32>) -> Vec<ToDetach>,
+    mut look: impl FnMut() -> Vec<ToDetach>,
     exchange: impl Fn(Vec<u32>, Vec<Exchange>) -> Vec<(u32, Exchanged)>,
 ) -> Vec<String> {
     // Processes that use no copy, or keep what they still map of one.
@@ -220,7 +220,7 @@ fn detach_in_looks(
     let mut still = Vec::new();
     for _ in 0..MAX_LOOKS {
         let mut found = false;
-        for (mut processes, exchanges) in look(&asked) {
+        for (mut processes, exchanges) in look() {
             processes.retain(|process| !asked.contains(process));
             found |= !processes.is_empty();
             for (process, done) in exchange(processes, exchanges) {
@@ -303,7 +303,13 @@ fn carry_out(task: Task) -> Vec<(u32, Exchanged)> {
         task,
     });
     let (send, outcomes) = mpsc::channel();
-    start(Arc::clone(&work), send, work.threads);
+    for _ in 0..work.threads {
+        let (work, send) = (Arc::clone(&work), send.clone());
+        // Not joined: one that has gone to a busy CPU may wait there after others have done all.
+        let run = move || work.run(|process, outcome| drop(send.send((process, outcome))));
+        let _ = thread::Builder::new().spawn(run);
+    }
+    drop(send);
     let processes = &work.task.processes;
     let mut done: BTreeMap<_, _> = outcomes.iter().take(processes.len()).collect();
     // A thread that fails has no outcome.
@@ -313,19 +319,6 @@ fn carry_out(task: Task) -> Vec<(u32, Exchanged)> {
         (*process, outcome.unwrap_or_else(|| Exchanged::LeftAlone { why: why(), again: true }))
     };
     processes.iter().map(outcome).collect()
-}
-
-/// Starts threads for a task, each by the one before. The caller then waits, so its CPU is free
-/// for the second one. Else the kernel now and then puts two threads on one CPU beside an idle one,
-/// and the second waits there until the slice of the first has ended.
-fn start(work: Arc<Work>, send: mpsc::Sender<(u32, Exchanged)>, threads: usize) {
-    let Some(others) = threads.checked_sub(1) else { return };
-    let run = move || {
-        start(Arc::clone(&work), send.clone(), others);
-        work.run(|process, outcome| drop(send.send((process, outcome))));
-    };
-    // Not joined: one that has gone to a busy CPU may wait there after others have done all.
-    let _ = thread::Builder::new().spawn(run);
 }
 
 /// A task that several threads carry out.
@@ -552,7 +545,7 @@ mod tests {
         };
         // The second look finds the child of process 1, and the third one nobody else.
         let mut looks = [vec![1, 2, 3], vec![2, 3, 4], vec![2, 3, 4]].into_iter();
-        let still = detach_in_looks(|_| vec![(looks.next().unwrap(), vec![])], exchange);
+        let still = detach_in_looks(|| vec![(looks.next().unwrap(), vec![])], exchange);
         assert_eq!(still, ["it is traced"]);
         assert_eq!(*asked.lock().unwrap(), [(1, 1), (2, 1), (3, 1), (4, 1)].into());
     }

@@ -181,6 +181,11 @@ fn a_32_bit_process_is_refused() {
         eprintln!("skipped: this kernel runs no 32-bit programs");
         return;
     };
+    // Until its execve has ended, its kind is not known.
+    let auxv = format!("/proc/{}/auxv", child.id());
+    while fs::read(&auxv).unwrap().starts_with(&[0; 8]) {
+        std::thread::yield_now();
+    }
     assert_eq!(refused(child.id() as i32), Refusal::ThirtyTwoBit);
     assert!(child.try_wait().unwrap().is_none(), "it runs on");
     child.kill().unwrap();

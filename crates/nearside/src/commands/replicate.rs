@@ -300,7 +300,14 @@ fn run_attach(args: &Attach, connect: impl FnOnce() -> Result<Client, Failure>) 
 /// A node that this machine has.
 fn known(node: u32) -> Result<NodeId, Failure> {
     let topology = open_host()?.topology().map_err(Failure::could_not)?;
-    parse_node_set(&node.to_string(), &topology).map(|_| NodeId(node))
+    let known = topology.node_set();
+    match known.contains(NodeId(node)) {
+        true => Ok(NodeId(node)),
+        false => Err(Failure::usage(format_args!(
+            "--node: there is no node {node}: this machine has {}",
+            known.named()
+        ))),
+    }
 }
 
 /// The nodes that shall use copies; none for all.

@@ -106,25 +106,26 @@ fn plural(number: usize, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
 }
 
-fn bound_there(copies: usize) -> String {
-    match copies {
-        1 => "1 file has a copy there".into(),
-        _ => format!("{copies} files have copies there"),
+fn files_with_copies(files: usize) -> String {
+    match files {
+        0 => "no file has a copy in its mount namespace".into(),
+        1 => "1 file has a copy in its mount namespace".into(),
+        _ => format!("{files} files have copies in its mount namespace"),
     }
 }
 
 /// The outcome for running processes, for people.
 pub(crate) fn attached_text(attached: &Attached) -> String {
+    let files = files_with_copies(attached.copies);
     let mut text = match attached.processes {
-        0 if attached.copies == 0 => "no file has a copy there\n".to_owned(),
-        0 => {
-            format!("no process there has an original to leave; {}\n", bound_there(attached.copies))
+        0 if attached.left_alone.is_empty() && attached.copies > 0 => {
+            format!("{files}, and no process there maps another version of one\n")
         }
+        0 => format!("{files}; no process was changed\n"),
         number => format!(
-            "{} of text in {} left the originals; {}; the longest stop took {}.{} ms\n",
+            "{} of text in {} now comes from copies; {files}; the longest stop took {}.{} ms\n",
             size(attached.bytes),
             plural(number, "process", "processes"),
-            bound_there(attached.copies),
             attached.stopped_us / 1000,
             attached.stopped_us % 1000 / 100,
         ),
@@ -169,9 +170,12 @@ fn rows(file: &FileStatus) -> Vec<Vec<String>> {
 pub(crate) fn reasons(file: &FileStatus) -> Vec<String> {
     let path = printable(&escape::text(file.place.on_host()));
     let all = file.why.iter().map(|why| format!("{path}: {why}\n"));
-    let mut by_why = BTreeMap::<String, NodeSet>::new();
+    let mut by_why = Vec::<(&CopyRefusal, NodeSet)>::new();
     for (&node, why) in &file.refused {
-        by_why.entry(why.to_string()).or_default().insert(node);
+        match by_why.iter_mut().find(|(of_another, _)| *of_another == why) {
+            Some((_, nodes)) => _ = nodes.insert(node),
+            None => by_why.push((why, [node].into())),
+        }
     }
     let by_why = by_why.into_iter().map(|(why, nodes)| {
         let have = if nodes.len() == 1 { "has" } else { "have" };
@@ -251,10 +255,13 @@ mod tests {
         };
         insta::assert_snapshot!(attached_text(&some));
         insta::assert_snapshot!("attached_none", attached_text(&Attached::default()));
-        let bound = Attached { copies: 1, ..Attached::default() };
-        insta::assert_snapshot!(
-            attached_text(&bound),
-            @"no process there has an original to leave; 1 file has a copy there"
+        let bound = attached_text(&Attached { copies: 1, ..Attached::default() });
+        assert!(bound.ends_with(", and no process there maps another version of one\n"), "{bound}");
+        let all_left = Attached { copies: 1, left_alone: some.left_alone, ..Attached::default() };
+        let text = attached_text(&all_left);
+        assert!(
+            text.starts_with("1 file has a copy in its mount namespace; no process was changed\n"),
+            "{text}"
         );
     }
 

@@ -103,7 +103,7 @@ impl<'a> Work<'a> {
     fn segments(&self) -> Result<Vec<Segment>, RemapError> {
         match self.operation {
             Operation::Attach => self.process.segments(),
-            // A writer waits, and no path names a copy any more.
+            // A writer waits, and nothing here asks for the names of files.
             Operation::Detach => self.process.segments_without_names(),
         }
     }

@@ -200,12 +200,12 @@ impl Process {
         Ok(facts)
     }
 
-    /// Whether its words have 64 bits. Its file is not asked, since the server of its file system
-    /// may not answer. `None` if it has no memory any more.
+    /// Whether it is a 64-bit process. Its executable is not read, because the server of that file
+    /// system may not answer. `None` if it has ended or is amid `execve`.
     fn is_64_bit(&self) -> Result<Option<bool>, RemapError> {
         let mut begin = [0; 8];
         match self.open_file("auxv")?.read_exact(&mut begin) {
-            Ok(()) => Ok(Some(begins_with_64_bits(begin))),
+            Ok(()) => Ok(begins_with_64_bits(begin)),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(self.reading("auxv", error)),
         }
@@ -325,10 +325,13 @@ impl Files {
 }
 
 /// Whether an auxiliary vector has words of 64 bits (`create_elf_tables` in `fs/binfmt_elf.c`). The
-/// first of its pairs has a small number as its key, and a value other than 0: an address or the
-/// capabilities of the CPU.
-fn begins_with_64_bits(begin: [u8; 8]) -> bool {
-    u64::from_ne_bytes(begin) <= u64::from(u32::MAX)
+/// first of its pairs has a small number other than 0 as its key, and a value other than 0, such as
+/// the address of the vDSO. `None` if it is not filled yet.
+fn begins_with_64_bits(begin: [u8; 8]) -> Option<bool> {
+    match u64::from_ne_bytes(begin) {
+        0 => None,
+        first => Some(first <= u64::from(u32::MAX)),
+    }
 }
 
 /// The needed lines of `/proc/PID/status`.
@@ -389,11 +392,12 @@ mod tests {
     #[test]
     fn the_first_pair_of_an_auxiliary_vector_tells_the_width_of_words() {
         // Key, then value: AT_SYSINFO_EHDR is 33, AT_HWCAP 16, AT_SYSINFO 32.
-        assert!(begins_with_64_bits(33_u64.to_ne_bytes()));
-        assert!(begins_with_64_bits(16_u64.to_ne_bytes()));
+        assert_eq!(begins_with_64_bits(33_u64.to_ne_bytes()), Some(true));
+        assert_eq!(begins_with_64_bits(16_u64.to_ne_bytes()), Some(true));
+        assert_eq!(begins_with_64_bits([0; 8]), None, "amid execve");
         for (key, value) in [(32_u32, 0xf7f0_b5a0_u32), (16, 0x178b_fbff)] {
             let pair = [key.to_ne_bytes(), value.to_ne_bytes()].concat();
-            assert!(!begins_with_64_bits(pair.try_into().unwrap()), "{key}");
+            assert_eq!(begins_with_64_bits(pair.try_into().unwrap()), Some(false), "{key}");
         }
     }
 

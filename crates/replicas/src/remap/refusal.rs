@@ -45,7 +45,7 @@ pub struct Facts {
     pub has_memory: bool,
     /// True if it has locked some of its memory (`mlock`).
     pub locks_memory: bool,
-    /// True if its words have 64 bits. `None` if unknown.
+    /// True if it is a 64-bit process. `None` if it has ended or is amid `execve`.
     pub is_64_bit: Option<bool>,
     /// The number of the thread that traces one of its threads.
     pub tracer: Option<i32>,
@@ -178,7 +178,7 @@ pub fn refusal(facts: &Facts, operation: Operation) -> Option<Refusal> {
     match facts.is_64_bit {
         Some(true) => {}
         Some(false) => return Some(Refusal::ThirtyTwoBit),
-        // It has ended in between.
+        // Or it soon executes another program, which the next look finds.
         None => return Some(Refusal::Gone),
     }
     if let Some(Sharer { pid, is_child }) = facts.sharer {

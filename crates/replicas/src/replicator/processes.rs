@@ -35,16 +35,24 @@ impl Replicator {
         // Once the path names another file, its mappings of the old one live on.
         let is_replaced = self.is_replaced(id);
         let mut strays = BTreeSet::new();
+        // Namespaces that have none of the copies that go, each with the copy that it has instead.
+        // A later look reads the mounts of others alone.
+        let mut others = BTreeMap::<FileId, Option<FileId>>::new();
         let still = self.exchanger.detach(|census| {
             let mut concerned = BTreeMap::<FileId, Vec<u32>>::new();
             for (namespace, processes) in census.namespaces() {
-                // In a domain, too: it may have bound its folders elsewhere.
-                let mounts = copies_seen_by(processes);
-                if self.clear_stray(namespace, processes, &mounts, going) {
-                    strays.insert(namespace);
-                }
-                let shown = mounts.iter().find_map(|mount| {
-                    file.copies.values().find(|copy| is_mount_of(mount, copy)).map(|copy| copy.id)
+                let shown = others.get(&namespace).copied().unwrap_or_else(|| {
+                    // In a domain, too: it may have bound its folders elsewhere.
+                    let mounts = copies_seen_by(processes);
+                    let shown = mounts.iter().find_map(|mount| {
+                        let copy = file.copies.values().find(|copy| is_mount_of(mount, copy))?;
+                        Some(copy.id)
+                    });
+                    match self.clear_stray(namespace, processes, &mounts, going) {
+                        true => _ = strays.insert(namespace),
+                        false => _ = others.insert(namespace, shown),
+                    }
+                    shown
                 });
                 let had_copies = self.guests.contains_key(&namespace)
                     || strays.contains(&namespace)

@@ -63,7 +63,7 @@ const QUERY_SEGMENT: rustix::ioctl::Opcode = opcode::read_write::<SegmentQuery>(
 const OR_THE_NEXT: u64 = 0x10;
 
 /// The segment at an address or the next one behind it, from an open `/proc/PID/maps`. Its name
-/// goes to the begin of `name` unless that is empty; returns the length, too.
+/// goes to the start of `name` if that has room. Returns the segment and the length of its name.
 ///
 /// # Errors
 /// `ENOENT` if there is none, `ENOTTY` on kernels before 6.11, `ESRCH` if the process has no
@@ -81,10 +81,11 @@ pub(crate) fn segment_from(
     };
     if !name.is_empty() {
         query.name_bytes = u32::try_from(name.len()).unwrap_or(u32::MAX);
-        query.name_address = name.as_mut_ptr().addr() as u64;
+        query.name_address = name.as_mut_ptr().expose_provenance() as u64;
     }
     // SAFETY: the number is that of a request with this structure, whose size it tells the kernel.
-    // The kernel writes at most `name_bytes` bytes to `name`, which is borrowed meanwhile.
+    // The kernel writes at most `name_bytes` bytes to `name`, whose address is exposed and which is
+    // borrowed meanwhile.
     unsafe { ioctl(maps, Updater::<QUERY_SEGMENT, SegmentQuery>::new(&mut query)) }?;
     // It counts the zero at the end.
     let name_bytes = query.name_bytes.saturating_sub(1) as usize;

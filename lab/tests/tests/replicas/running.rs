@@ -107,10 +107,10 @@ fn processes_that_cannot_use_copies_are_refused_with_the_reason() {
     let python = Python::in_namespace(1);
     let output = attach(format!("{} --node 9", python.child.id()));
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("node 9"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("there is no node 9"), "{}", stderr(&output));
     let output = attach(format!("{} --node 1", python.child.id()));
     assert!(
-        stdout(&output).contains("no process there has an original to leave"),
+        stdout(&output).contains("no file has a copy in its mount namespace"),
         "{}",
         stdout(&output)
     );

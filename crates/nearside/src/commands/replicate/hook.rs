@@ -88,7 +88,7 @@ pub(super) fn run(args: &Hook, socket: &Path) -> Outcome {
 fn read(from: impl Read) -> Result<State, String> {
     let text = bounded(from).map_err(|error| format!("its state cannot be read: {error}"))?;
     if text.trim_ascii().is_empty() {
-        return Err("the runtime gives no state of it on standard input".into());
+        return Err("standard input is empty; a runtime writes the container's state there".into());
     }
     serde_json::from_slice(&text)
         .map_err(|error| format!("that is no state of one: {}", worded(&error)))
@@ -163,8 +163,8 @@ mod tests {
     fn what_is_no_state_is_refused_with_the_reason() {
         let pid = |pid: &str| STATE.replace("4711", pid);
         for (text, reason) in [
-            (String::new(), "gives no state"),
-            ("\n".into(), "gives no state"),
+            (String::new(), "standard input is empty"),
+            ("\n".into(), "standard input is empty"),
             ("{".into(), "EOF"),
             ("[]".into(), "invalid length 0"),
             ("{}".into(), "missing field `id`"),
