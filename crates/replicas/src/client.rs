@@ -7,7 +7,7 @@ use crate::{
 };
 use nearside_topology::NodeId;
 use rustix::{
-    io::{IoSlice, IoSliceMut},
+    io::{Errno, IoSlice, IoSliceMut},
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
         SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
@@ -26,6 +26,7 @@ use std::{
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
+    patience: Duration,
 }
 
 impl Client {
@@ -54,7 +55,7 @@ impl Client {
                 .doing(|| "limiting the wait for the replicator".into())?;
         }
         connect(&socket, &address).map_err(|error| none(error.into()))?;
-        Ok(Self { socket })
+        Ok(Self { socket, patience })
     }
 
     /// The process of the helper: another number is another helper.
@@ -69,7 +70,7 @@ impl Client {
     /// Asks, with a file for those requests that are about one.
     ///
     /// # Errors
-    /// If the helper ends meanwhile, or does not answer in time.
+    /// If the helper ends meanwhile; [`Error::NoAnswer`] if it does not answer in time.
     pub fn ask(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<Answer, Error> {
         let doing = || "asking the replicator".to_owned();
         let text = serde_json::to_vec(request).map_err(io::Error::from).doing(doing)?;
@@ -80,7 +81,11 @@ impl Client {
             control.push(SendAncillaryMessage::ScmRights(files));
         }
         let packet = [IoSlice::new(&text)];
-        sendmsg(&self.socket, &packet, &mut control, SendFlags::NOSIGNAL).doing(doing)?;
+        let failed = |error| match error {
+            Errno::AGAIN => Error::NoAnswer { seconds: self.patience.as_secs() },
+            error => Error::Call { what: doing(), source: error.into() },
+        };
+        sendmsg(&self.socket, &packet, &mut control, SendFlags::NOSIGNAL).map_err(failed)?;
         let mut answer = vec![0; MAX_ANSWER_BYTES];
         let received = recvmsg(
             &self.socket,
@@ -88,7 +93,7 @@ impl Client {
             &mut RecvAncillaryBuffer::default(),
             RecvFlags::empty(),
         )
-        .doing(doing)?;
+        .map_err(failed)?;
         if received.bytes == 0 {
             let why = "the replicator has ended without an answer";
             return Err(Error::Refused(why.into()));

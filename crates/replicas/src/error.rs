@@ -35,6 +35,12 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// The helper is there and does not answer: it is stopped, or has no CPU.
+    #[error("the replicator has not answered within {seconds} s")]
+    NoAnswer {
+        /// The time that the caller would wait.
+        seconds: u64,
+    },
     /// The host refused.
     #[error(transparent)]
     Host(#[from] nearside_linux::Error),

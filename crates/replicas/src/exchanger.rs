@@ -10,6 +10,7 @@ use crate::{
     file_id::FileId,
     remap::{Exchange, Keep, Operation, Process, Refusal, RemapError, Report, Segment, exchange},
     schedule::{Cpu, Schedule, Step},
+    sys::{self, Urgency},
     users::Use,
 };
 use nearside_linux::threads::shared_cpu_of_process;
@@ -294,6 +295,11 @@ pub fn serve() -> Result<(), Error> {
 
 /// Each process with its outcome.
 fn carry_out(task: Task) -> Vec<(u32, Exchanged)> {
+    // The helper tells if it may not set its own.
+    _ = sys::set_urgency(match task.operation {
+        Operation::Attach => Urgency::Ordinary,
+        Operation::Detach => Urgency::WithThreads,
+    });
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let work = Arc::new(Work {
         threads: task.processes.len().min(cpus).min(MAX_THREADS),
@@ -510,6 +516,40 @@ mod tests {
         // The helper was killed while it wrote.
         assert_eq!(read_line::<Task>(&mut &bytes[..9]).unwrap(), None);
         assert!(read_line::<Task>(&mut &b"{}\n"[..]).is_err());
+    }
+
+    /// The scheduling policy of this thread, and of one that it starts: field 41 of
+    /// proc_pid_stat(5), numbers of sched(7).
+    fn policies() -> [u8; 2] {
+        let policy = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let after_name = stat.rsplit_once(") ").unwrap().1;
+            after_name.split(' ').nth(41 - 3).unwrap().parse().unwrap()
+        };
+        [policy(), thread::spawn(policy).join().unwrap()]
+    }
+
+    #[test]
+    fn threads_are_urgent_while_a_writer_waits() {
+        let after = |operation| {
+            let (processes, exchanges) = (vec![], vec![]);
+            carry_out(Task { processes, operation, exchanges, attempts: 1 });
+            policies()
+        };
+        let in_child = move || [Operation::Detach, Operation::Attach].map(after);
+        // Threads of its own: the policy is not for the tests after this one.
+        let outcome = thread::spawn(move || {
+            sys::set_urgency(Urgency::Thread)?;
+            io::Result::Ok((policies(), thread::spawn(in_child).join().unwrap()))
+        });
+        let (ordinary, round_robin) = (0, 2);
+        match outcome.join().unwrap() {
+            Ok((helper, child)) => {
+                assert_eq!(helper, [round_robin, ordinary]);
+                assert_eq!(child, [[round_robin; 2], [ordinary; 2]]);
+            }
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}"),
+        }
     }
 
     #[test]

@@ -12,8 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// lease.
 const BREAK: Signal = Signal::SIGIO;
 
-/// The helper shall end.
-const ENDING: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
+/// The helper shall end: copies without a lease must not stay. `SIGHUP` comes with the end of the
+/// terminal that it was started on.
+const ENDING: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
 /// Signals that are taken from a descriptor.
 #[derive(Debug)]

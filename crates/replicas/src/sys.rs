@@ -46,6 +46,34 @@ pub(crate) fn lease_is_whole(file: BorrowedFd<'_>) -> bool {
     result == libc::F_RDLCK
 }
 
+/// Whether a thread runs before all ordinary ones (`SCHED_RR` of sched(7)), because a writer waits
+/// for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// It does not, nor do threads that it starts.
+    Ordinary,
+    /// It alone does.
+    Thread,
+    /// It does, and so do threads that it starts.
+    WithThreads,
+}
+
+/// Sets the urgency of this thread.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_NICE` and with a `RLIMIT_RTPRIO` of 0, or where the kernel gives the
+/// group no time for such threads (`CONFIG_RT_GROUP_SCHED`).
+pub(crate) fn set_urgency(urgency: Urgency) -> io::Result<()> {
+    let (policy, sched_priority) = match urgency {
+        Urgency::Ordinary => (libc::SCHED_OTHER, 0),
+        Urgency::Thread => (libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1),
+        Urgency::WithThreads => (libc::SCHED_RR, 1),
+    };
+    let parameters = libc::sched_param { sched_priority };
+    // SAFETY: the kernel reads the parameters.
+    checked(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) }.into())
+}
+
 /// Gives this thread a mount namespace of its own, and a root and working directory of its own.
 pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
     // SAFETY: descriptors, the only thing whose sharing other code may rely on, stay shared.

@@ -1,7 +1,7 @@
 //! `nearside doctor`: checks of this host.
 
 use crate::{
-    commands::replicate::wide,
+    commands::replicate::wide::Seen,
     domains::open_host,
     failure::{Failure, Outcome},
     output::Format,
@@ -28,8 +28,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     let Paths { root, state } = Paths::default();
     let topology = open_host().ok().and_then(|host| host.topology().ok());
-    let wide = topology.map(|topology| wide::on_host(&topology, |_| true)).unwrap_or_default();
-    let doctor = Doctor::new(Facts::collect(&root, &state, true), &wide);
+    let copies = topology.map(|topology| Seen::on_host(&topology)).unwrap_or_default();
+    let doctor = Doctor::new(Facts::collect(&root, &state, true), &copies);
     args.format.print(&doctor, doctor::text)?;
     let stops: Vec<&str> = doctor
         .findings

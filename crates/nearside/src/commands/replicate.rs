@@ -1,5 +1,6 @@
 //! `nearside replicate`: copies of program text on the nodes that execute it.
 
+mod attach;
 mod home;
 mod hook;
 mod price;
@@ -10,11 +11,10 @@ use crate::{
     failure::{Failure, Outcome},
     output::{self, Format},
     progress::Counter,
-    report::replicate::{PriceJson, StatusJson, attached_text, price_text, reasons, status_text},
+    report::replicate::{PriceJson, StatusJson, price_text, reasons, status_text},
     request::parse_node_set,
 };
 use clap::Subcommand;
-use home::home_of;
 use nearside_linux::escape;
 use nearside_policy::replication::{Ratio, serving};
 use nearside_replicas::{
@@ -22,7 +22,7 @@ use nearside_replicas::{
     original::{Place, check},
     protocol::{Answer, FileStatus, Request, SOCKET},
 };
-use nearside_topology::{NodeId, NodeSet};
+use nearside_topology::NodeSet;
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use std::{
     collections::BTreeSet,
@@ -56,6 +56,7 @@ Examples:
   sudo nearside replicate add --domain db /usr/lib/postgresql/15/bin/postgres
   sudo nearside replicate add /srv/model/weights.bin
   sudo nearside replicate add --dry-run --nodes 0-3 --ratio 1:2 /opt/app/lib/*.so
+  sudo nearside replicate attach db
   sudo nearside replicate attach 4711
   sudo nearside replicate status
   sudo nearside replicate remove /usr/bin/postgres
@@ -82,7 +83,7 @@ enum Command {
     /// Take copies away
     Remove(Remove),
     /// Let running processes use copies
-    Attach(Attach),
+    Attach(attach::Attach),
     /// Let containers that start use copies
     Hook(hook::Hook),
     /// Show files and their copies
@@ -136,29 +137,6 @@ struct Remove {
     image: Option<PathBuf>,
 }
 
-/// Let running processes use copies
-///
-/// All processes in the mount namespace of PID go on from the copies of its node, with the same
-/// paths in /proc/PID/maps. Each is stopped for some milliseconds. Processes that are traced, run
-/// under seccomp, or execute 32-bit code are left alone, and so are pages that a process has
-/// written. A process in the host's own mount namespace cannot have copies: `nearside run` and
-/// systemd's PrivateMounts=yes give it one of its own.
-#[derive(Debug, clap::Args)]
-struct Attach {
-    /// A process
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    process: u32,
-
-    /// The node whose copies it uses [default: the home of its domain, or the only node of its
-    /// cpuset]
-    #[arg(long, value_name = "NODE")]
-    node: Option<u32>,
-
-    /// The format of the report
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-}
-
 #[derive(Debug, clap::Args)]
 struct Status {
     /// The format of the report
@@ -171,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     match &args.command {
         Command::Add(add) => run_add(add, connect),
         Command::Remove(remove) => run_remove(remove, &connect()?),
-        Command::Attach(attach) => run_attach(attach, connect),
+        Command::Attach(attach) => attach::run(attach, connect),
         Command::Hook(hook) => hook::run(hook, &args.socket),
         Command::Status(asked) => {
             let client = connect()?;
@@ -275,39 +253,6 @@ fn run_price(args: &Add, nodes: Option<&NodeSet>) -> Outcome {
         Format::Json => output::print(&output::json(&price)?)?,
     }
     outcome(&args.files, &refused)
-}
-
-fn run_attach(args: &Attach, connect: impl FnOnce() -> Result<Client, Failure>) -> Outcome {
-    let node = match args.node {
-        Some(node) => known(node)?,
-        None => home_of(args.process)?.map_err(|why| {
-            Failure::could_not(format!("{why}: name the node whose copies it uses with --node"))
-        })?,
-    };
-    let request = Request::Attach { process: args.process, node, future_root: None };
-    match connect()?.ask(&request, None).map_err(Failure::could_not)? {
-        Answer::Attached(attached) => output::print(&match args.format {
-            Format::Text => attached_text(&attached),
-            Format::Json => output::json(&attached)?,
-        }),
-        Answer::Refused { why } => Err(Failure::could_not(why)),
-        other => {
-            Err(Failure::could_not(format!("the replicator's answer does not fit: {other:?}")))
-        }
-    }
-}
-
-/// A node that this machine has.
-fn known(node: u32) -> Result<NodeId, Failure> {
-    let topology = open_host()?.topology().map_err(Failure::could_not)?;
-    let known = topology.node_set();
-    match known.contains(NodeId(node)) {
-        true => Ok(NodeId(node)),
-        false => Err(Failure::usage(format_args!(
-            "--node: there is no node {node}: this machine has {}",
-            known.named()
-        ))),
-    }
 }
 
 /// The nodes that shall use copies; none for all.

@@ -4,13 +4,11 @@ mod finding;
 mod findings;
 
 use super::table::wrapped_to;
-use crate::commands::replicate::wide::Wide;
+use crate::commands::replicate::wide::Seen;
 use anstyle::AnsiColor;
 use finding::{Finding, State};
 use nearside_linux::facts::Facts;
-use nearside_replicas::original::Place;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// The output of `nearside doctor`.
 #[derive(Debug, Serialize)]
@@ -24,8 +22,8 @@ pub(crate) struct Doctor {
 }
 
 impl Doctor {
-    pub(crate) fn new(facts: Facts, wide: &BTreeMap<Place, Wide>) -> Self {
-        let findings = findings::findings(&facts, wide);
+    pub(crate) fn new(facts: Facts, copies: &Seen) -> Self {
+        let findings = findings::findings(&facts, copies);
         Self { can_run: findings.iter().all(|finding| !finding.stops_run), findings, facts }
     }
 }
@@ -62,9 +60,13 @@ pub(crate) fn text(doctor: &Doctor) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::report::domain::examples::left_out;
+    use crate::{
+        commands::replicate::wide::{Trouble, Wide},
+        report::domain::examples::left_out,
+    };
     use nearside_linux::facts::{Cgroups, Privileges, SchedExt};
     use nearside_policy::MemoryPolicy;
+    use nearside_replicas::original::Place;
     use nearside_topology::{HugePagePool, MemoryTier, MemoryTiers, NodeId, NodeSet};
 
     fn nodes(nodes: u32) -> NodeSet {
@@ -127,12 +129,12 @@ pub(crate) mod tests {
     }
 
     fn plain(facts: Facts) -> String {
-        anstream::adapter::strip_str(&text(&Doctor::new(facts, &BTreeMap::new()))).to_string()
+        anstream::adapter::strip_str(&text(&Doctor::new(facts, &Seen::default()))).to_string()
     }
 
     #[test]
     fn perfect_host_has_only_ok_findings() {
-        let doctor = Doctor::new(host(), &BTreeMap::new());
+        let doctor = Doctor::new(host(), &Seen::default());
         assert!(doctor.can_run && doctor.findings.iter().all(|finding| finding.state == State::Ok));
         insta::assert_snapshot!("doctor_well", plain(host()));
     }
@@ -170,7 +172,7 @@ pub(crate) mod tests {
             state_writable: false,
             ..host()
         };
-        let doctor = Doctor::new(facts.clone(), &BTreeMap::new());
+        let doctor = Doctor::new(facts.clone(), &Seen::default());
         assert!(!doctor.can_run);
         ok_findings_have_no_advice(&doctor);
         insta::assert_snapshot!("doctor_ill", plain(facts));
@@ -254,7 +256,7 @@ pub(crate) mod tests {
         for (topic, change, state, can_run) in cases {
             let mut facts = host();
             change(&mut facts);
-            let doctor = Doctor::new(facts, &BTreeMap::new());
+            let doctor = Doctor::new(facts, &Seen::default());
             ok_findings_have_no_advice(&doctor);
             let found = doctor.findings.iter().find(|finding| finding.topic == topic).unwrap();
             assert_eq!((found.state, doctor.can_run), (state, can_run), "{found:?}");
@@ -266,7 +268,7 @@ pub(crate) mod tests {
         let wide = Wide { process: 47, nodes: vec![NodeId(0), NodeId(2)], others: 1 };
         let place = |path: &str| Place { image: None, path: path.into() };
         let wide = [(place("/a.so"), wide.clone()), (place("/b.so"), wide)].into();
-        let doctor = Doctor::new(host(), &wide);
+        let doctor = Doctor::new(host(), &Seen { wide, trouble: None });
         ok_findings_have_no_advice(&doctor);
         let found = doctor.findings.iter().find(|it| it.topic == "program text").unwrap();
         assert_eq!(
@@ -278,11 +280,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_replicator_that_was_killed_or_hangs_limits_the_text_of_its_domains() {
+        for (trouble, words) in [(Trouble::Killed, "was killed"), (Trouble::Silent, "not answer")] {
+            let copies = Seen { wide: [].into(), trouble: Some(trouble) };
+            let doctor = Doctor::new(host(), &copies);
+            ok_findings_have_no_advice(&doctor);
+            let found = doctor.findings.iter().find(|it| it.topic == "program text").unwrap();
+            assert_eq!(found.state, State::Limited);
+            assert!(found.found.ends_with(words), "{found:?}");
+        }
+    }
+
+    #[test]
     fn container_that_forbids_policies_is_named_instead_of_the_kernel() {
         let told = |forbidden| {
             let facts =
                 Facts { policies: Some(Vec::new()), policies_forbidden: forbidden, ..host() };
-            let finding = Doctor::new(facts, &BTreeMap::new())
+            let finding = Doctor::new(facts, &Seen::default())
                 .findings
                 .into_iter()
                 .find(|finding| finding.topic == "memory policies");
@@ -300,7 +314,7 @@ pub(crate) mod tests {
 
     #[test]
     fn host_without_readable_facts_has_findings() {
-        let doctor = Doctor::new(Facts::default(), &BTreeMap::new());
+        let doctor = Doctor::new(Facts::default(), &Seen::default());
         assert!(!doctor.can_run);
         ok_findings_have_no_advice(&doctor);
         assert!(

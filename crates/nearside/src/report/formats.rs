@@ -20,6 +20,7 @@ use super::{
     topology_json::Machine,
     why::Unplaced,
 };
+use crate::commands::replicate::wide::Seen;
 use crate::daemon::{
     access::Caller,
     audit::Entry,
@@ -259,7 +260,7 @@ fn simulate() {
 
 #[test]
 fn doctor() {
-    check("`nearside doctor ", &[], "", &to_value(Doctor::new(host(), &[].into())).unwrap());
+    check("`nearside doctor ", &[], "", &to_value(Doctor::new(host(), &Seen::default())).unwrap());
 }
 
 #[test]

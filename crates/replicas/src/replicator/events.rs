@@ -6,6 +6,7 @@ use crate::{
     file_id::FileId,
     lease,
     namespace::Namespace,
+    sys::{self, Urgency},
 };
 use nearside_policy::replication::Event;
 use rustix::{
@@ -42,6 +43,12 @@ impl Replicator {
     pub fn run(mut self, ready: impl FnOnce()) -> Result<(), Error> {
         let mut connections: Vec<Connection> = Vec::new();
         ready();
+        if let Err(error) = sys::set_urgency(Urgency::Thread) {
+            eprintln!(
+                "nearside replicator: beside busy processes writers will wait longer: its threads \
+                 may not run before others: {error} (LimitRTPRIO=1 or CAP_SYS_NICE allows it)"
+            );
+        }
         loop {
             self.look_at_memory();
             self.retry_leases();
@@ -60,7 +67,7 @@ impl Replicator {
                         }
                     }
                     Woken::Change => self.changed(),
-                    Woken::Mounts => self.forget_removed_images(),
+                    Woken::Mounts => self.forget_unmounted(),
                     Woken::Copied => {
                         for done in self.copier.take_done() {
                             self.copied(done);

@@ -1,13 +1,14 @@
 //! Memory of nodes: copies go when it gets tight, and return once there is room.
 
 use super::{Replicator, file::Replicated};
-use crate::{file_id::FileId, remains::Remains, users::users};
+use crate::{file_id::FileId, mountinfo::mounts, remains::Remains, users::users, whole};
 use nearside_policy::{
     PageSize, allocatable,
     replication::{CopyUse, Event, NodeMemory, RECOVERY, least_useful_first, refuge},
 };
 use nearside_topology::{Node, NodeId, NodeSet, sysfs};
 use std::{
+    collections::BTreeSet,
     path::Path,
     time::{Duration, Instant},
 };
@@ -54,15 +55,22 @@ impl Replicator {
         self.watch.next = Some(Instant::now() + wait);
     }
 
-    /// A container whose root is unmounted takes its files along without a word to those who watch
-    /// them.
-    pub(super) fn forget_removed_images(&mut self) {
-        let images = self.files.iter().filter(|(_, file)| file.wish.place.image.is_some());
+    /// A file system that is unmounted takes its files along without a word to those who watch
+    /// them, and so does the root of a container. While a copy has the original open, the disk is
+    /// in use.
+    pub(super) fn forget_unmounted(&mut self) {
+        let mountinfo = whole::read("/proc/1/mountinfo").unwrap_or_default();
+        let mounted: BTreeSet<u64> = mounts(&mountinfo).iter().map(|mount| mount.device).collect();
+        // Subvolumes have devices that no mount has.
+        let in_doubt = self
+            .files
+            .iter()
+            .filter(|(id, file)| file.wish.place.image.is_some() || !mounted.contains(&id.device));
         let is_gone = |(id, file): (&FileId, &Replicated)| {
             let there = self.visitor.file_on_host(&file.wish.place.on_host());
             there.is_ok_and(|there| there != Some(*id)).then_some(*id)
         };
-        for id in images.filter_map(is_gone).collect::<Vec<_>>() {
+        for id in in_doubt.filter_map(is_gone).collect::<Vec<_>>() {
             self.take(id, Event::Replaced);
         }
     }

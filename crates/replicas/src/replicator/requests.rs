@@ -9,7 +9,7 @@ use super::{
     retry::Retry,
 };
 use crate::{
-    census::Census,
+    census::{Census, copies_seen_by},
     error::Error,
     file_id::FileId,
     namespace::Namespace,
@@ -243,6 +243,16 @@ impl Replicator {
             ));
         }
         let id = namespace.id();
+        if id == self.visitor.home() {
+            return Err(format!("process {process} is the replicator, or a part of it"));
+        }
+        if !self.guests.contains_key(&id) {
+            // One that was made from a domain's namespace has the copies of that one's node.
+            for mount in copies_seen_by(&[process]) {
+                let unbound = self.visitor.unbind_at(&namespace, &mount.point, mount.device);
+                unbound.map_err(|error| error.to_string())?;
+            }
+        }
         let mut guest = Guest {
             namespace,
             node,

@@ -1,7 +1,7 @@
 //! No reader sees stale text.
 
 use super::helper::{Python, Replicator, add, await_state, plugin, status};
-use nearside_lab::{await_that, run, stderr};
+use nearside_lab::{Signal, await_that, run, send, stderr};
 use std::{
     fs::{self, OpenOptions},
     io::Write as _,
@@ -320,6 +320,36 @@ fn a_file_that_is_renamed_over_another_one_leaves_the_wish_for_its_former_place(
     let device = format!("__import__('os').stat('{second}').st_dev");
     assert_ne!(domain.eval(&device), fs::metadata(&second).unwrap().dev().to_string());
     replicator.stop();
+}
+
+#[test]
+fn a_file_goes_with_its_file_system() {
+    let folder = "/tmp/unmounted";
+    fs::create_dir_all(folder).unwrap();
+    let mount = ["-t", "tmpfs", "tmpfs", folder];
+    assert!(Command::new("mount").args(mount).status().unwrap().success());
+    let path = plugin("unmounted/file");
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    assert!(Command::new("umount").arg(folder).status().unwrap().success());
+    await_that("it is away", || {
+        status(&path).is_some_and(|it| it["why"] == "no file at its place can have copies")
+    });
+    replicator.stop();
+}
+
+#[test]
+fn a_replicator_ends_with_its_terminal_in_order() {
+    let path = plugin("hung-up.so");
+    let mut replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("hung-up", 1);
+    let device = format!("__import__('os').stat('{path}').st_dev");
+    let original = fs::metadata(&path).unwrap().dev().to_string();
+    assert_ne!(domain.eval(&device), original);
+    send(replicator.child.id(), Signal::HUP);
+    assert_eq!(replicator.child.wait().unwrap().code(), Some(0));
+    assert_eq!(domain.eval(&device), original);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Running processes use copies on request, and return to the originals before those change.
 
-use super::helper::{Python, Replicator, add, plugin, status};
-use nearside_lab::{await_that, run, stderr, stdout, words};
+use super::helper::{LOOP, PYTHON, Python, Replicator, add, plugin, status};
+use nearside_lab::{await_that, nearside, run, stderr, stdout, words};
 use std::{
     fs::{self, OpenOptions},
     os::unix::fs::{FileExt, MetadataExt},
@@ -85,10 +85,36 @@ fn a_namespace_that_a_domain_makes_returns_too() {
     let mut nested = Python::at_home_in_namespace("nested", 2);
     nested.load(&[], &path);
     assert_ne!(inodes(&nested, &path), [original]);
+    // Copies that come now are for those that ask for them, by the name of the domain.
+    let second = plugin("nested-second.so");
+    nested.load(&[], &second);
+    add("", std::slice::from_ref(&second), "replicated");
+    let report = nearside_lab::json("replicate attach nested");
+    assert_eq!(report["left_alone"], serde_json::json!([]), "{report}");
+    assert!(report["processes"].as_u64() >= Some(1), "{report}");
+    assert!(run(["replicate", "remove", &second]).status.success());
     assert!(run(["replicate", "remove", &path]).status.success());
     assert_eq!(inodes(&nested, &path), [original]);
     let inode = format!("__import__('os').stat('{path}').st_ino");
     assert_eq!(nested.eval(&inode), original.to_string());
+    replicator.stop();
+}
+
+#[test]
+fn a_domain_inside_another_one_has_the_copies_of_its_own_home() {
+    let path = plugin("inner.so");
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let nested = "run --quiet --name outer --nodes 1 --memory 40M --";
+    let inner = "run --quiet --name inner --nodes 2 --memory 40M --";
+    let command = &mut nearside();
+    let command = command.args(words(nested)).arg(nearside().get_program()).args(words(inner));
+    let mut python = Python::spawn(command.args([PYTHON, "-S", "-c", LOOP]));
+    let mounts = python.eval("open('/proc/self/mountinfo').read()").replace("\\n", "\n");
+    let its: Vec<_> = mounts.lines().filter(|line| line.contains(&path)).collect();
+    assert!(its.len() == 1 && its[0].contains("mpol=prefer:2"), "{its:?}");
+    assert!(run(["replicate", "remove", &path]).status.success());
+    assert_eq!(python.eval(&format!("'{path}' in open('/proc/self/mountinfo').read()")), "False");
     replicator.stop();
 }
 
@@ -104,6 +130,9 @@ fn processes_that_cannot_use_copies_are_refused_with_the_reason() {
     let output = attach(host.child.id().to_string());
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("--node"), "{}", stderr(&output));
+    let output = attach(format!("{} --node 1", replicator.child.id()));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("is the replicator"), "{}", stderr(&output));
     let python = Python::in_namespace(1);
     let output = attach(format!("{} --node 9", python.child.id()));
     assert_eq!(output.status.code(), Some(2));

@@ -8,12 +8,7 @@ use super::{
     sizes::small_libraries_take_their_own_size,
 };
 use nearside_lab::await_that;
-use std::{
-    fs,
-    os::unix::fs::MetadataExt,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{fs, os::unix::fs::MetadataExt, process::Command};
 
 const ROUNDS: u32 = 10_000;
 const KILLS: u32 = 200;
@@ -27,12 +22,20 @@ const REPEATS: usize = 8192;
 /// content, as on every kernel, and nothing else. Of a file that is renamed over it sees the former
 /// content or the new one.
 const READER: &str = "
-import mmap, os, struct
+import mmap, os, struct, time
 held = {}
 def reopen(path):
     file = open(path, 'rb', 0)
     held[path] = file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 def sizes(path): return os.stat(path).st_size + os.fstat(held[path][0].fileno()).st_size
+def last_stale(path):
+    first, stale = time.monotonic(), 0
+    while True:
+        began = time.monotonic()
+        if sizes(path) == 0: return stale
+        if began - first > 600: return 'it is stale for 600 s'
+        stale = began
+        time.sleep(0.001)
 def check(path, number, is_in_place):
     expected = number.encode() * 8192
     with open(path, 'rb') as fresh:
@@ -82,7 +85,10 @@ def nonblock(path, data):
         except BlockingIOError:
             refused += 1
             time.sleep(0.001)
-def emptied(path): os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
+def emptied(path):
+    began = time.monotonic()
+    os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
+    return began
 def chmod(path, mode): os.chmod(path, mode)
 def rename(path, data):
     with open(path + '.new', 'wb') as new: new.write(data)
@@ -105,8 +111,9 @@ struct Crowd {
     reads: usize,
     from_copies: usize,
     beside_writers: usize,
-    /// How long readers saw the former content of a file that was emptied.
-    longest_stale: Duration,
+    /// The longest time from the start of a call that empties a file to the start of a reader's
+    /// last look that showed its former content.
+    longest_stale_s: f64,
 }
 
 impl Crowd {
@@ -122,8 +129,8 @@ impl Crowd {
         let mut writer = Python::plain(0);
         writer.exec(WRITER);
         let (reads, from_copies, beside_writers) = (0, 0, 0);
-        let (random, longest_stale) = (Random(seed), Duration::ZERO);
-        Self { readers, writer, random, reads, from_copies, beside_writers, longest_stale }
+        let (random, longest_stale_s) = (Random(seed), 0.0);
+        Self { readers, writer, random, reads, from_copies, beside_writers, longest_stale_s }
     }
 
     /// One of these.
@@ -169,10 +176,15 @@ impl Crowd {
             // No lease tells of it before it is done. The other writers do not return before the
             // copies are gone.
             "emptied" => {
-                self.call(&format!("emptied('{path}')"));
-                let began = Instant::now();
-                self.await_all(&format!("sizes('{shown}')"), "0");
-                self.longest_stale = self.longest_stale.max(began.elapsed());
+                let seconds = |answer: String| {
+                    answer.parse::<f64>().unwrap_or_else(|_| panic!("{path}: {answer}"))
+                };
+                let look = format!("last_stale('{shown}')");
+                let emptied = seconds(self.writer.eval(&format!("emptied('{path}')")));
+                self.readers.iter_mut().for_each(|reader| reader.ask(&look));
+                for stale in self.readers.iter_mut().map(Python::answer).map(seconds) {
+                    self.longest_stale_s = self.longest_stale_s.max(stale - emptied);
+                }
                 self.call(&format!("write('{path}', {data})"));
             }
             "chmod" => {
@@ -223,12 +235,13 @@ impl Crowd {
         if !rounds.is_multiple_of(1_000) {
             return;
         }
-        let Self { reads, from_copies, beside_writers, longest_stale, .. } = *self;
+        let Self { reads, from_copies, beside_writers, longest_stale_s, .. } = *self;
         println!(
             "{rounds} rounds, {from_copies} of {reads} reads from copies, {beside_writers} beside \
-             writers, {} attempts with O_NONBLOCK refused; after a truncation without write \
-             access all readers saw the empty file within {longest_stale:?}",
+             writers, {} attempts with O_NONBLOCK refused; the last look that showed the content \
+             from before a truncation without write access began {:.1} ms after it",
             self.writer.eval("refused"),
+            1e3 * longest_stale_s,
         );
         assert!(from_copies > rounds as usize, "{from_copies}");
     }

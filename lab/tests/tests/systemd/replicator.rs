@@ -123,6 +123,10 @@ fn the_replicators_unit_gives_it_all_it_needs_and_its_successor_clears_up() {
     assert!(output.status.success(), "{}", stderr(&output));
     // The command returns once the copies are complete.
     assert!(has_copies(path));
+    // Its policy is SCHED_RR (sched(7)) without CAP_SYS_NICE: field 41 of proc_pid_stat(5).
+    let stat = fs::read_to_string(format!("/proc/{}/stat", Unit::property("MainPID"))).unwrap();
+    let after_name = stat.rsplit_once(") ").unwrap().1;
+    assert_eq!(after_name.split(' ').nth(41 - 3), Some("2"), "{stat}");
     let original = fs::metadata(path).unwrap().dev();
     let shell = Shell::start();
     await_that("the domain has joined", || shell.device(path) != original);

@@ -2,7 +2,7 @@
 
 use nearside_linux::threads::nodes_of_process;
 use nearside_replicas::{
-    Client,
+    Client, Error,
     original::Place,
     protocol::{FileStatus, SOCKET},
 };
@@ -10,7 +10,8 @@ use nearside_topology::{CpuId, NodeId, Topology};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs,
+    io::{self, ErrorKind},
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
@@ -34,6 +35,40 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A folder by device and inode.
 type FolderId = (u64, u64);
 
+/// What this user sees of the copies on a host.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Its wide processes, by file.
+    pub(crate) wide: BTreeMap<Place, Wide>,
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// Why copies may not follow their files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The last replicator left its socket behind. One that ends in order does not.
+    Killed,
+    /// The replicator does not answer.
+    Silent,
+}
+
+impl Seen {
+    pub(crate) fn on_host(topology: &Topology) -> Self {
+        let client = Client::connect(Path::new(SOCKET), PATIENCE);
+        let told = client.and_then(|client| told(&client, topology, |_| true));
+        let trouble = match &told {
+            Err(Error::NoHelper { source, .. })
+                if source.kind() == ErrorKind::ConnectionRefused =>
+            {
+                Some(Trouble::Killed)
+            }
+            Err(Error::NoAnswer { .. }) => Some(Trouble::Silent),
+            _ => None,
+        };
+        Self { wide: told.unwrap_or_default(), trouble }
+    }
+}
+
 /// Those among the processes asked for, by file. Empty, too, if there is no replicator, or if it
 /// does not answer this user in time.
 pub(crate) fn on_host(
@@ -41,9 +76,15 @@ pub(crate) fn on_host(
     is_asked_for: impl Fn(u32) -> bool,
 ) -> BTreeMap<Place, Wide> {
     let client = Client::connect(Path::new(SOCKET), PATIENCE);
-    let told = client.and_then(|client| Ok((client.status()?.files, client.helper()?)));
-    told.map(|(files, replicator)| among(&files, replicator, topology, is_asked_for))
-        .unwrap_or_default()
+    client.and_then(|client| told(&client, topology, is_asked_for)).unwrap_or_default()
+}
+
+fn told(
+    client: &Client,
+    topology: &Topology,
+    is_asked_for: impl Fn(u32) -> bool,
+) -> Result<BTreeMap<Place, Wide>, Error> {
+    Ok(among(&client.status()?.files, client.helper()?, topology, is_asked_for))
 }
 
 /// Those of these files, by file.

@@ -2,7 +2,7 @@
 
 use super::finding::Finding;
 use crate::{
-    commands::replicate::wide::Wide,
+    commands::replicate::wide::{Seen, Trouble},
     printable::printable,
     report::{
         replicate::first_of,
@@ -11,12 +11,10 @@ use crate::{
 };
 use nearside_linux::facts::{Capability, Cgroups, Facts, Privileges};
 use nearside_policy::{LeftOut, MemoryPolicy, text::WIDE};
-use nearside_replicas::original::Place;
 use nearside_topology::{CpuSet, MemoryTier, MemoryTiers};
-use std::collections::BTreeMap;
 
-/// All findings, in the order for reading. `wide` are processes of files with copies.
-pub(super) fn findings(facts: &Facts, wide: &BTreeMap<Place, Wide>) -> Vec<Finding> {
+/// All findings, in the order for reading.
+pub(super) fn findings(facts: &Facts, copies: &Seen) -> Vec<Finding> {
     vec![
         kernel(facts),
         nodes(facts),
@@ -32,7 +30,7 @@ pub(super) fn findings(facts: &Facts, wide: &BTreeMap<Place, Wide>) -> Vec<Findi
         balancing(facts),
         huge_pages(facts),
         transparent_huge_pages(facts),
-        text(facts, wide),
+        text(facts, copies),
         partitions(&facts.cgroups),
         offered(facts),
         swap(facts),
@@ -390,7 +388,7 @@ fn transparent_huge_pages(facts: &Facts) -> Finding {
     Finding::ok("THP", mode)
 }
 
-fn text(facts: &Facts, wide: &BTreeMap<Place, Wide>) -> Finding {
+fn text(facts: &Facts, copies: &Seen) -> Finding {
     let domains = &facts.wide_domains;
     let (mut found, mut follows) = match domains.is_empty() {
         true => ("every home is one node".to_owned(), None),
@@ -399,11 +397,28 @@ fn text(facts: &Facts, wide: &BTreeMap<Place, Wide>) -> Finding {
             Some(format!("{WIDE}; the daemon spreads it over the home")),
         ),
     };
-    if let Some(processes) = first_of(wide) {
+    if let Some(processes) = first_of(&copies.wide) {
         found += &format!("; {processes}");
         follows = follows.or(Some(WIDE.into()));
     }
-    let finding = Finding::ok("program text", found);
+    const TOPIC: &str = "program text";
+    match copies.trouble {
+        Some(Trouble::Killed) => {
+            return Finding::limited(TOPIC, found + "; the replicator was killed")
+                .so("domains keep the copies they have, also of files that are written from now on")
+                .advice(
+                    "start it again (systemctl start nearside-replicator): first it removes \
+                         them",
+                );
+        }
+        Some(Trouble::Silent) => {
+            return Finding::limited(TOPIC, found + "; the replicator does not answer")
+                .so("who writes to a file with copies waits for up to fs.lease-break-time")
+                .advice("look whether it is stopped (systemctl status nearside-replicator)");
+        }
+        None => {}
+    }
+    let finding = Finding::ok(TOPIC, found);
     match follows {
         Some(follows) => finding.so(follows),
         None => finding,
