@@ -33,7 +33,8 @@ impl Client {
     /// Connects to the helper at `path`. Each answer has to come within `patience`.
     ///
     /// # Errors
-    /// [`Error::NoHelper`] if none listens, [`Error::NotPermitted`] if only others may ask it.
+    /// [`Error::NoHelper`] if none listens, [`Error::NotPermitted`] if only others may ask it,
+    /// [`Error::NoAnswer`] if too many wait for it.
     pub fn connect(path: &Path, patience: Duration) -> Result<Self, Error> {
         let none = |source: io::Error| {
             let socket = path.display().to_string();
@@ -54,7 +55,11 @@ impl Client {
             set_socket_timeout(&socket, side, Some(patience))
                 .doing(|| "limiting the wait for the replicator".into())?;
         }
-        connect(&socket, &address).map_err(|error| none(error.into()))?;
+        connect(&socket, &address).map_err(|error| match error {
+            // Its queue is full.
+            Errno::AGAIN => Error::NoAnswer { seconds: patience.as_secs() },
+            error => none(error.into()),
+        })?;
         Ok(Self { socket, patience })
     }
 

@@ -125,7 +125,7 @@ fn open_host(paths: Paths) -> Option<Host> {
     let opened = Host::open(paths);
     opened
         .inspect_err(|error| {
-            eprintln!("nearside replicator: no memory is reserved for copies: {error}");
+            log!("no memory is reserved for copies: {error}");
         })
         .ok()
 }

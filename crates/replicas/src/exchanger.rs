@@ -443,7 +443,7 @@ fn exchange_in(found: Found, task: &Task) -> Exchanged {
         Ok(report) => {
             let locks = report.lost_locks.len();
             if locks > 0 {
-                eprintln!("nearside replicator: process {process}: {locks} of its locks have gone");
+                log!("process {process}: {locks} of its locks have gone");
             }
             Exchanged::done(process, &report)
         }

@@ -27,14 +27,14 @@ pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Re
         for mount in copies {
             match visitor.unbind_at(&namespace, &mount.point, mount.device) {
                 Ok(copy) => gone.extend(copy.map(|copy| (mount.point, copy))),
-                Err(error) => eprintln!("nearside replicator: a copy stays mounted: {error}"),
+                Err(error) => log!("a copy stays mounted: {error}"),
             }
         }
         let mut exchanges = Vec::new();
         for (path, from) in gone {
             match visitor.file_at(&namespace, &path) {
                 Ok(original) => exchanges.extend(original.map(|to| Exchange { path, from, to })),
-                Err(error) => eprintln!("nearside replicator: users keep a copy: {error}"),
+                Err(error) => log!("users keep a copy: {error}"),
             }
         }
         if !exchanges.is_empty() {
@@ -54,6 +54,6 @@ fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchange
         left.iter().map(of).collect()
     });
     for why in still {
-        eprintln!("nearside replicator: {why}: it keeps copies of an earlier replicator");
+        log!("{why}: it keeps copies of an earlier replicator");
     }
 }

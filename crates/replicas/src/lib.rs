@@ -14,6 +14,9 @@
 //! - `package_managers`: programs whose start makes copies leave a namespace.
 //! - [`protocol`]: the messages between helper and clients.
 
+#[macro_use]
+mod log;
+
 mod attributes;
 mod census;
 mod client;

@@ -329,7 +329,7 @@ impl Visitor {
         let result = act();
         // Outside its own namespace the helper would act on others' files.
         if let Err(error) = enter(self.home.file.as_fd()) {
-            eprintln!("nearside replicator: cannot return to its mount namespace: {error}");
+            log!("cannot return to its mount namespace: {error}");
             std::process::abort();
         }
         result

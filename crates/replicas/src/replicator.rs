@@ -117,9 +117,7 @@ impl Replicator {
             File::open("/proc/1/mountinfo").doing(|| "watching the host's mounts".into())?;
         let managers = PackageManagers::new();
         if let Err(error) = &managers {
-            eprintln!(
-                "nearside replicator: package managers inside domains will find files busy: {error}"
-            );
+            log!("package managers inside domains will find files busy: {error}");
         }
         let managers = managers.ok();
         let copier = Copier::start(Arc::clone(&stores), options.host)?;

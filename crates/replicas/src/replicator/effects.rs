@@ -74,8 +74,8 @@ impl Replicator {
                 let file = self.files.get_mut(&id)?;
                 file.collapses += 1;
                 if !lease::release(&file.original) {
-                    eprintln!(
-                        "nearside replicator: {}: the kernel took its lease back after \
+                    log!(
+                        "{}: the kernel took its lease back after \
                          fs.lease-break-time, so a writer may have gone on before its copies were \
                          gone",
                         escape::text(&file.original.place.path)
@@ -301,7 +301,7 @@ pub(super) fn unbind(visitor: &Visitor, guest: &mut Guest, original: &Original) 
     if let Some(mount) = guest.mounts.remove(&original.id)
         && let Err(error) = visitor.unbind(&guest.namespace, &[mount.mount.as_fd()])
     {
-        eprintln!("nearside replicator: {}: {error}", escape::text(&original.place.path));
+        log!("{}: {error}", escape::text(&original.place.path));
     }
 }
 
@@ -333,13 +333,13 @@ fn bind(stores: &[Store], visitor: &Visitor, guest: &mut Guest, file: &Replicate
             guest.mounts.insert(id, Mount { copy: node, mount });
         }
         Ok(Bound::NotThere) => {}
-        Ok(Bound::Shared) => eprintln!(
-            "nearside replicator: {}: no copy in the namespace of a process whose mount the host \
+        Ok(Bound::Shared) => log!(
+            "{}: no copy in the namespace of a process whose mount the host \
              shares",
             escape::text(path)
         ),
         Err(error) => {
-            eprintln!("nearside replicator: {}: {error}", escape::text(path));
+            log!("{}: {error}", escape::text(path));
         }
     }
 }

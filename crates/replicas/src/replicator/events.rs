@@ -35,8 +35,8 @@ enum Woken {
 }
 
 impl Replicator {
-    /// Serves until `SIGTERM` or `SIGINT`, then removes all copies. `ready` is called once clients
-    /// can connect.
+    /// Serves until `SIGTERM`, `SIGINT` or `SIGHUP`, then removes all copies. `ready` is called
+    /// once clients can connect.
     ///
     /// # Errors
     /// If the kernel refuses to wait.
@@ -44,8 +44,8 @@ impl Replicator {
         let mut connections: Vec<Connection> = Vec::new();
         ready();
         if let Err(error) = sys::set_urgency(Urgency::Thread) {
-            eprintln!(
-                "nearside replicator: beside busy processes writers will wait longer: its threads \
+            log!(
+                "beside busy processes writers will wait longer: its threads \
                  may not run before others: {error} (LimitRTPRIO=1 or CAP_SYS_NICE allows it)"
             );
         }

@@ -20,7 +20,7 @@ impl Replicator {
                 let mounts = std::mem::take(&mut guest.mounts);
                 let mounts: Vec<_> = mounts.values().map(|it| it.mount.as_fd()).collect();
                 if let Err(error) = self.visitor.unbind(&namespace, &mounts) {
-                    eprintln!("nearside replicator: process {process}: {error}");
+                    log!("process {process}: {error}");
                 }
             } else if id != self.visitor.home() {
                 // A namespace that was made from a domain's does without copies from now on.
@@ -29,7 +29,7 @@ impl Replicator {
                         let unbound =
                             self.visitor.unbind_at(&namespace, &mount.point, mount.device);
                         if let Err(error) = unbound {
-                            eprintln!("nearside replicator: process {process}: {error}");
+                            log!("process {process}: {error}");
                         }
                     }
                 }

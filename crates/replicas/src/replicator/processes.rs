@@ -65,7 +65,7 @@ impl Replicator {
         });
         for why in still {
             let path = escape::text(path);
-            eprintln!("nearside replicator: {why}: it keeps a copy of {path}");
+            log!("{why}: it keeps a copy of {path}");
         }
     }
 
@@ -86,7 +86,7 @@ impl Replicator {
         if let Some(namespace) = Namespace::with_any(processes, id) {
             for mount in mounts {
                 if let Err(error) = self.visitor.unbind_at(&namespace, &mount.point, mount.device) {
-                    eprintln!("nearside replicator: {}: {error}", escape::text(&mount.point));
+                    log!("{}: {error}", escape::text(&mount.point));
                 }
             }
         }
@@ -175,7 +175,7 @@ impl Replicator {
             concerned.collect()
         });
         for why in still {
-            eprintln!("nearside replicator: {why}: its maps do not name its text");
+            log!("{why}: its maps do not name its text");
         }
     }
 

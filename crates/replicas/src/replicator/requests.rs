@@ -15,8 +15,10 @@ use crate::{
     namespace::Namespace,
     original::{Original, Place},
     protocol::{Answer, CopyStatus, FileStatus, MAX_ANSWER_BYTES, Request},
+    store::Store,
     users::users,
 };
+use nearside_linux::escape;
 use nearside_policy::replication::{Bar, Event, Life, State, gain_percent, serving};
 use nearside_topology::{NodeId, NodeSet};
 use rustix::fs::inotify::{self, WatchFlags};
@@ -246,13 +248,6 @@ impl Replicator {
         if id == self.visitor.home() {
             return Err(format!("process {process} is the replicator, or a part of it"));
         }
-        if !self.guests.contains_key(&id) {
-            // One that was made from a domain's namespace has the copies of that one's node.
-            for mount in copies_seen_by(&[process]) {
-                let unbound = self.visitor.unbind_at(&namespace, &mount.point, mount.device);
-                unbound.map_err(|error| error.to_string())?;
-            }
-        }
         let mut guest = Guest {
             namespace,
             node,
@@ -275,6 +270,9 @@ impl Replicator {
             let unbound = self.visitor.unbind(&former.namespace, &mounts);
             unbound.map_err(|error| error.to_string())?;
         }
+        if !self.guests.contains_key(&id) {
+            self.clear_others(&guest, process);
+        }
         if let Some(former) = self.guests.remove(&id).filter(|former| former.node == node) {
             guest.running |= former.running;
             (guest.managers, guest.mounts) = (former.managers, former.mounts);
@@ -285,8 +283,21 @@ impl Replicator {
         Ok(id)
     }
 
+    /// Takes the copies of other nodes out of a namespace that has them since it was made from a
+    /// domain's. They would be in the way of its own.
+    fn clear_others(&self, guest: &Guest, process: u32) {
+        let own = self.store(guest.node).map(Store::device);
+        let mounts = copies_seen_by(&[process]);
+        for mount in mounts.iter().filter(|mount| Some(mount.device) != own) {
+            let unbound = self.visitor.unbind_at(&guest.namespace, &mount.point, mount.device);
+            if let Err(error) = unbound {
+                log!("{}: {error}", escape::text(&mount.point));
+            }
+        }
+    }
+
     fn status(&self, from: usize) -> Answer {
-        let devices: BTreeSet<_> = self.stores.iter().map(crate::store::Store::device).collect();
+        let devices: BTreeSet<_> = self.stores.iter().map(Store::device).collect();
         let users = users(Path::new("/proc"), &devices);
         let files = self.files.values().map(|file| (&file.wish, Some(file)));
         let absent_ones = self.absent.iter().map(|absent| (&absent.wish, None));

@@ -1,8 +1,8 @@
 //! `nearside replicate attach`: running processes use copies.
 
-use super::home::home_of;
+use super::home::{home_of, home_of_domain};
 use crate::{
-    domains::{argument, find, open_host},
+    domains::{argument, named, open_host},
     failure::{Failure, Outcome},
     output::{self, Format},
     report::replicate::attached_text,
@@ -40,27 +40,39 @@ pub(super) struct Attach {
 
 pub(super) fn run(args: &Attach, connect: impl FnOnce() -> Result<Client, Failure>) -> Outcome {
     let named = args.node.map(known).transpose()?;
-    let processes = processes(&args.whose)?;
-    let node = match named {
-        Some(node) => node,
-        None => home_of(processes[0])?.map_err(|why| {
-            Failure::could_not(format!("{why}: name the node whose copies it uses with --node"))
-        })?,
+    let (processes, home) = match args.whose.parse() {
+        Ok(process) => (vec![process], named.is_none().then(|| home_of(process)).transpose()?),
+        Err(_) => {
+            let (processes, home) = of_domain(&args.whose)?;
+            (processes, Some(home))
+        }
     };
+    let home = || home.unwrap_or_else(|| Err("it has no home".into()));
+    let node = named.map_or_else(home, Ok).map_err(|why| {
+        Failure::could_not(format!("{why}: name the node whose copies it uses with --node"))
+    })?;
     let client = connect()?;
-    let asked = processes.into_iter().map(|process| (process, attach(&client, process, node)));
-    let attached = all(asked)?;
+    let mut asked = Vec::new();
+    for process in processes {
+        asked.push((process, attach(&client, process, node)?));
+    }
+    let attached = all(asked).map_err(Failure::could_not)?;
     output::print(&match args.format {
         Format::Text => attached_text(&attached),
         Format::Json => output::json(&attached)?,
     })
 }
 
-fn attach(client: &Client, process: u32, node: NodeId) -> Result<Attached, Failure> {
+/// The outcome, or why the replicator refuses.
+fn attach(
+    client: &Client,
+    process: u32,
+    node: NodeId,
+) -> Result<Result<Attached, String>, Failure> {
     let request = Request::Attach { process, node, future_root: None };
     match client.ask(&request, None).map_err(Failure::could_not)? {
-        Answer::Attached(attached) => Ok(attached),
-        Answer::Refused { why } => Err(Failure::could_not(why)),
+        Answer::Attached(attached) => Ok(Ok(attached)),
+        Answer::Refused { why } => Ok(Err(why)),
         other => {
             Err(Failure::could_not(format!("the replicator's answer does not fit: {other:?}")))
         }
@@ -68,46 +80,43 @@ fn attach(client: &Client, process: u32, node: NodeId) -> Result<Attached, Failu
 }
 
 /// The outcomes for all mount namespaces of a domain as one. Fails if all are refused.
-fn all(asked: impl Iterator<Item = (u32, Result<Attached, Failure>)>) -> Result<Attached, Failure> {
+fn all(asked: Vec<(u32, Result<Attached, String>)>) -> Result<Attached, String> {
     let (mut all, mut refused, mut any) = (Attached::default(), None, false);
     for (process, outcome) in asked {
         match outcome {
             Ok(one) => {
                 any = true;
-                // A namespace that a domain has made for itself has copies of the same files.
                 all.copies = all.copies.max(one.copies);
                 all.processes += one.processes;
                 all.bytes += one.bytes;
                 all.stopped_us = all.stopped_us.max(one.stopped_us);
                 all.left_alone.extend(one.left_alone);
             }
-            Err(failure) => {
-                let why = failure.message().to_owned();
+            Err(why) => {
+                refused = refused.or_else(|| Some(why.clone()));
                 all.left_alone.push(LeftAlone { process, why, again: false });
-                refused = refused.or(Some(failure));
             }
         }
     }
     match refused {
-        Some(failure) if !any => Err(failure),
+        Some(why) if !any => Err(why),
         _ => Ok(all),
     }
 }
 
-/// The process of this number. Else one of each mount namespace of the domain of this name, at
-/// least one.
-fn processes(whose: &str) -> Result<Vec<u32>, Failure> {
-    if let Ok(process) = whose.parse() {
-        return Ok(vec![process]);
-    }
-    let (group, _) = find(&open_host()?, whose)?;
+/// A process of each mount namespace of a domain, at least one, and its home or why that is not one
+/// node.
+fn of_domain(name: &str) -> Result<(Vec<u32>, Result<NodeId, String>), Failure> {
+    let host = open_host()?;
+    let record = named(&host, name)?;
+    let group = host.tree().group(&record.cgroup).map_err(Failure::could_not)?;
     let namespace = |process: u32| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let all = group.all_processes().into_iter().filter_map(|process| u32::try_from(process).ok());
     let all = all.filter_map(|process| Some((namespace(process)?, process)));
     let processes = one_of_each(all, namespace(1).as_ref());
     match processes.is_empty() {
-        true => Err(Failure::could_not(format_args!("{whose} has no process"))),
-        false => Ok(processes),
+        true => Err(Failure::could_not(format_args!("{name} has no process"))),
+        false => Ok((processes, home_of_domain(&record))),
     }
 }
 
@@ -154,12 +163,12 @@ mod tests {
         let attached = |processes, stopped_us| {
             Ok(Attached { copies: 3, processes, bytes: 10, stopped_us, left_alone: vec![] })
         };
-        let refused = || Err(Failure::could_not("it has ended"));
+        let refused = || Err("it has ended".to_owned());
         let left = LeftAlone { process: 3, why: "it has ended".into(), again: false };
         assert_eq!(
-            all([(1, attached(2, 50)), (2, attached(1, 70)), (3, refused())].into_iter()).unwrap(),
+            all(vec![(1, attached(2, 50)), (2, attached(1, 70)), (3, refused())]).unwrap(),
             Attached { copies: 3, processes: 3, bytes: 20, stopped_us: 70, left_alone: vec![left] }
         );
-        assert_eq!(all([(3, refused())].into_iter()).unwrap_err().message(), "it has ended");
+        assert_eq!(all(vec![(3, refused())]).unwrap_err(), "it has ended");
     }
 }

@@ -4,6 +4,7 @@ use crate::{
     domains::{find as find_domain, open_host},
     failure::Failure,
 };
+use nearside_linux::store::Record;
 use nearside_topology::{NodeId, NodeSet};
 use std::{fs, path::Path};
 
@@ -20,9 +21,7 @@ pub(super) fn home_of(process: u32) -> Result<Result<NodeId, String>, Failure> {
         .map_err(Failure::could_not)?;
     let (_, record) = find_domain(&host, cgroup.path())?;
     let (whose, home) = match record {
-        Some(record) => {
-            (format!("{} is at home on", record.name), record.whole_home().nodes.clone())
-        }
+        Some(record) => return Ok(home_of_domain(&record)),
         None => {
             let status = fs::read(format!("/proc/{process}/status"));
             let status = status
@@ -33,13 +32,22 @@ pub(super) fn home_of(process: u32) -> Result<Result<NodeId, String>, Failure> {
             (whose, allowed_nodes(&status))
         }
     };
-    Ok(match (home.first(), home.len()) {
+    Ok(only_node(&whose, &home))
+}
+
+/// The home of a domain, or why that is not one node.
+pub(super) fn home_of_domain(record: &Record) -> Result<NodeId, String> {
+    only_node(&format!("{} is at home on", record.name), &record.whole_home().nodes)
+}
+
+fn only_node(whose: &str, nodes: &NodeSet) -> Result<NodeId, String> {
+    match (nodes.first(), nodes.len()) {
         (Some(node), 1) => Ok(node),
         _ => Err(format!(
             "{whose} {}, but one address space can use only one copy of a file",
-            home.named()
+            nodes.named()
         )),
-    })
+    }
 }
 
 /// The nodes of a `/proc/PID/status` whose memory the process may use.
