@@ -35,11 +35,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A folder by device and inode.
 type FolderId = (u64, u64);
 
-/// What this user sees of the copies on a host.
+/// The copies on a host, as far as this user may see them.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Its wide processes, by file.
     pub(crate) wide: BTreeMap<Place, Wide>,
+    /// A trouble with its replicator.
     pub(crate) trouble: Option<Trouble>,
 }
 
