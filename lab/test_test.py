@@ -68,10 +68,18 @@ class Counting(unittest.TestCase):
                 self.assertEqual(summary.failed, [f"four_nodes: claims::{failed}"])
                 self.assertEqual(summary.counts, [2, 1, 1])
 
-    def test_one_that_ended_no_test_has_timed_out(self):
-        _, line, is_ok = self.cut("running 4 tests\ntest claims::one ... ")
-        self.assertEqual(line, "four_nodes: timed out in claims::one after 9 s")
-        self.assertFalse(is_ok)
+    def test_one_whose_first_test_has_not_ended_is_cut(self):
+        summary, line, _ = self.cut("running 4 tests\ntest claims::one ... ")
+        cut = "ended none of 4 tests, then claims::one: its share of the time was over after 9 s"
+        self.assertEqual(line, f"four_nodes: {cut}")
+        self.assertEqual((summary.failed, summary.all_passed()), ([], True))
+
+    def test_one_that_began_no_test_has_timed_out(self):
+        for output in ("", "booting", "running 4 tests"):
+            with self.subTest(output):
+                _, line, is_ok = self.cut(output)
+                self.assertEqual(line, "four_nodes: timed out after 9 s")
+                self.assertFalse(is_ok)
 
     def test_a_run_without_any_test_has_failed(self):
         summary = lab_test.Summary()
