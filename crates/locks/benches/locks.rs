@@ -6,7 +6,7 @@ mod test_and_set;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use lock_api::{Mutex, RawMutex};
-use nearside_locks::{Linux, RawFairSpinLock};
+use nearside_locks::{Linux, RawFairMutex, RawFairSpinLock};
 use std::{
     hint::{black_box, spin_loop},
     sync::Barrier,
@@ -16,6 +16,7 @@ use std::{
 use test_and_set::TestAndSet;
 
 type Fair = RawFairSpinLock<Linux>;
+type FairMutex = RawFairMutex<Linux>;
 type InOrder = RawFairSpinLock<Linux, 0, 0>;
 
 /// Time that a thread spends without the lock.
@@ -58,10 +59,12 @@ fn wanted<R: RawMutex + Sync>(criterion: &mut Criterion, name: &str) {
 
 fn locks(criterion: &mut Criterion) {
     free::<Fair>(criterion, "fair");
+    free::<FairMutex>(criterion, "fair mutex");
     free::<InOrder>(criterion, "in order");
     free::<TestAndSet>(criterion, "test and set");
     free::<parking_lot::RawMutex>(criterion, "parking_lot");
     wanted::<Fair>(criterion, "fair");
+    wanted::<FairMutex>(criterion, "fair mutex");
     wanted::<InOrder>(criterion, "in order");
     wanted::<TestAndSet>(criterion, "test and set");
     wanted::<parking_lot::RawMutex>(criterion, "parking_lot");

@@ -12,8 +12,12 @@ const HELD: u32 = 1;
 const QUEUED: u32 = 2;
 /// The first of the queue stands at the door.
 const WAITED_FOR: u32 = 4;
-/// One thread that has passed the one at the door. Their number lies below [`NODE`].
-const PASS: u32 = 8;
+/// The first of the queue has left its CPU while somebody holds the lock, who wakes it.
+const AWAY: u32 = 8;
+/// The first of the queue is away: threads of any node may pass until it stands at the door.
+const WIDE: u32 = 16;
+/// One thread that has passed the first of the queue. Their number lies below [`NODE`].
+const PASS: u32 = 32;
 /// The node of the holder, or the last one, lies above; 0 if it is unknown, else one more.
 const NODE: u32 = 1 << 16;
 
@@ -75,6 +79,35 @@ pub(crate) struct Door {
     word: AtomicU32,
 }
 
+/// How a holder has left.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Left {
+    /// It has the queue to pass on first.
+    Not,
+    Free,
+    /// The first of the queue may sleep on this word. The lock may be gone.
+    Awaited(*const AtomicU32),
+}
+
+/// How many threads may pass the first of the queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// While it stands at the door.
+    pub(crate) present: u32,
+    /// In all while it does not.
+    pub(crate) absent: u32,
+}
+
+impl Limits {
+    fn of(self, word: u32) -> u32 {
+        if word & WAITED_FOR != 0 { self.present } else { self.absent }
+    }
+}
+
+fn is_wide(word: u32) -> bool {
+    word & (WIDE | WAITED_FOR) == WIDE
+}
+
 /// A node in its place of the word.
 fn placed(node: u32) -> u32 {
     (node % (NODE - 1) + 1) * NODE
@@ -97,25 +130,29 @@ impl Door {
             && self.word.compare_exchange(0, HELD, Acquire, Relaxed).is_ok()
     }
 
-    /// Takes a lock that is free; past a thread at the door if fewer than `most` have, and if the
-    /// last holder was on `node`, too.
-    pub(crate) fn pass(&self, node: u32, most: u32) -> bool {
+    /// Takes a lock that is free, past the first of the queue if fewer than the limits have. The
+    /// last holder was on `node`, too, or the first of the queue is away.
+    pub(crate) fn pass(&self, node: u32, limits: Limits) -> bool {
         let word = self.word.load(Relaxed);
         if word == 0 {
             // The queue is empty, and no later holder would clear a node or a number of passes.
             return self.take_free();
         }
-        if word & HELD != 0 {
-            return false;
-        }
-        let (last, passes) = (word / NODE * NODE, word % NODE / PASS);
-        let is_near = last == 0 || last == placed(node);
-        if !is_near || word & WAITED_FOR != 0 && passes >= most {
+        let last = word / NODE * NODE;
+        let is_near = last == 0 || last == placed(node) || is_wide(word);
+        let (passes, most) = (word % NODE / PASS, limits.of(word));
+        if word & HELD != 0 || !is_near || passes >= most {
             return false;
         }
         let passes = MAX_PASSES.min(passes + 1);
-        let new = HELD | word & WAITED_FOR | (passes * PASS) | placed(node);
+        let new = HELD | word & (WAITED_FOR | WIDE) | (passes * PASS) | placed(node);
         self.word.compare_exchange(word, new, Acquire, Relaxed).is_ok()
+    }
+
+    /// Whether threads of any node may pass, or may soon.
+    pub(crate) fn is_wide(&self, limits: Limits) -> bool {
+        let word = self.word.load(Relaxed);
+        is_wide(word) && word % NODE / PASS < limits.of(word)
     }
 
     /// Takes the lock if it is free, and returns how many have passed; 0 also if the former holder
@@ -139,23 +176,32 @@ impl Door {
         None
     }
 
-    /// The first of the queue leaves its CPU for a while, if this is true: somebody holds the lock.
-    /// It keeps its claim to the passes that were counted.
-    pub(crate) fn step_aside(&self) -> bool {
-        self.word.fetch_and(!WAITED_FOR & (NODE - 1), Relaxed) & HELD != 0
+    /// The first of the queue leaves its CPU for as long as `away` takes, if somebody holds the
+    /// lock. `away` gets the word, and the value that this has until the holder leaves. The first
+    /// of the queue keeps its claim to the passes that were counted.
+    pub(crate) fn step_aside(&self, away: impl FnOnce(&AtomicU32, u32)) {
+        let word = self.word.load(Relaxed);
+        let new = word & !WAITED_FOR | AWAY | WIDE;
+        // While somebody holds the lock, nobody else changes the word.
+        if word & HELD != 0 && self.word.compare_exchange(word, new, Relaxed, Relaxed).is_ok() {
+            away(&self.word, new);
+        }
     }
 
     /// The holder leaves, unless it is the first of the queue: then it decides how.
     #[inline]
-    pub(crate) fn leave(&self) -> bool {
+    pub(crate) fn leave(&self) -> Left {
         let word = self.word.load(Relaxed);
         if word & QUEUED != 0 {
-            return false;
+            return Left::Not;
         }
-        if word != HELD || self.word.compare_exchange(HELD, 0, Release, Relaxed).is_err() {
-            self.word.fetch_and(!HELD, Release);
+        if word == HELD && self.word.compare_exchange(HELD, 0, Release, Relaxed).is_ok() {
+            return Left::Free;
         }
-        true
+        match self.word.fetch_and(!(HELD | AWAY), Release) & AWAY {
+            0 => Left::Free,
+            _ => Left::Awaited(&self.word),
+        }
     }
 
     /// The holder, who is the first of the queue, leaves the lock to anybody, or to threads on
@@ -164,17 +210,34 @@ impl Door {
         // Other threads change the word only while `QUEUED` is not set.
         self.word.store(near.map_or(0, placed), Release);
     }
+
+    /// The holder, who is the first of the queue, leaves the lock to threads on any node, since the
+    /// next one is away.
+    pub(crate) fn open_wide(&self) {
+        self.word.store(WIDE, Release);
+    }
+
+    /// The same once it has left the lock to threads on its node. The next one is still in the
+    /// queue.
+    pub(crate) fn widen(&self) {
+        self.word.fetch_or(WIDE, Relaxed);
+    }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
+    /// So many pass one at the door, and any number one that is not there.
+    fn most(present: u32) -> Limits {
+        Limits { present, absent: u32::MAX }
+    }
+
     /// A door that the first of the queue, from node 1, has left open.
     fn opened() -> Door {
         let door = Door::new();
         assert_eq!(door.take_as_first(1), Some(0));
-        assert!(!door.leave(), "it has the queue to pass on");
+        assert_eq!(door.leave(), Left::Not, "it has the queue to pass on");
         door.open(Some(1));
         door
     }
@@ -182,17 +245,17 @@ mod tests {
     #[test]
     fn threads_that_are_near_pass_the_next_one_so_often_and_no_others() {
         let door = opened();
-        assert!(!door.take_free() && !door.pass(2, 3), "the next one comes first");
-        assert!(door.pass(1, 3));
+        assert!(!door.take_free() && !door.pass(2, most(3)), "the next one comes first");
+        assert!(door.pass(1, most(3)));
         assert_eq!(door.take_as_first(2), None);
-        assert!(door.leave());
+        assert_eq!(door.leave(), Left::Free);
         for passes in 2..=3 {
-            assert!(!door.pass(2, 3));
-            assert!(door.pass(1, 3), "{passes}");
+            assert!(!door.pass(2, most(3)));
+            assert!(door.pass(1, most(3)), "{passes}");
             assert_eq!(door.take_as_first(2), None);
-            assert!(door.leave());
+            assert_eq!(door.leave(), Left::Free);
         }
-        assert!(!door.pass(1, 3));
+        assert!(!door.pass(1, most(3)));
         assert_eq!(door.take_as_first(2), Some(3));
         assert!(door.is_held());
     }
@@ -200,23 +263,57 @@ mod tests {
     #[test]
     fn while_the_next_one_is_aside_all_may_pass() {
         let door = opened();
-        assert!(door.pass(1, 1));
+        assert!(door.pass(1, most(1)));
         assert_eq!(door.take_as_first(0), None);
-        assert!(door.step_aside());
-        assert!(door.leave());
-        assert!(door.pass(2, 1), "none stands before it");
+        let mut seen = None;
+        door.step_aside(|word, value| {
+            seen = Some(word.load(Relaxed) == value);
+            assert_eq!(door.leave(), Left::Awaited(&door.word), "it may sleep");
+            assert_ne!(word.load(Relaxed), value, "it would not fall asleep now");
+        });
+        assert_eq!(seen, Some(true));
+        assert!(door.pass(2, most(1)), "none stands before it");
         assert_eq!(door.take_as_first(0), None);
-        assert!(door.leave());
-        assert!(!door.pass(2, 1), "it is back");
+        assert_eq!(door.leave(), Left::Free);
+        assert!(!door.pass(2, most(1)), "it is back");
         assert_eq!(door.take_as_first(0), Some(2));
+    }
+
+    #[test]
+    fn the_first_of_the_queue_does_not_leave_its_cpu_for_a_lock_that_is_free() {
+        let door = opened();
+        door.step_aside(|_, _| panic!("nobody would wake it"));
+        assert_eq!(door.take_as_first(0), Some(0));
+    }
+
+    #[test]
+    fn a_door_that_is_widened_lets_so_many_threads_of_any_node_pass() {
+        let few = Limits { present: 1, absent: 3 };
+        let door = opened();
+        assert!(!door.pass(2, few) && !door.is_wide(few));
+        door.widen();
+        for node in [2, 1, 3] {
+            assert!(door.is_wide(few) && door.pass(node, few));
+            assert_eq!(door.leave(), Left::Free);
+        }
+        assert!(!door.is_wide(few) && !door.pass(3, few));
+        assert_eq!(door.take_as_first(0), Some(3));
+        assert_eq!(door.leave(), Left::Not);
+        door.open_wide();
+        assert!(door.pass(2, few));
+        assert_eq!(door.take_as_first(1), None);
+        assert_eq!(door.leave(), Left::Free);
+        assert!(!door.is_wide(few) && !door.pass(2, few), "it has come");
     }
 
     #[test]
     fn a_door_that_nobody_waits_before_is_free_after_each_holder() {
         let door = Door::new();
         for _ in 0..2 {
-            assert!(door.pass(3, 1) && door.is_held() && door.leave());
-            assert!(door.take_free() && door.leave());
+            assert!(door.pass(3, most(1)) && door.is_held());
+            assert_eq!(door.leave(), Left::Free);
+            assert!(door.take_free());
+            assert_eq!(door.leave(), Left::Free);
         }
     }
 
@@ -224,17 +321,20 @@ mod tests {
     fn a_closed_door_is_left_to_the_next_one() {
         let door = Door::new();
         assert_eq!(door.take_as_first(1), Some(0));
-        assert!(!door.leave() && !door.pass(1, 9) && !door.take_free());
+        assert_eq!(door.leave(), Left::Not);
+        assert!(!door.pass(1, most(9)) && !door.take_free());
         assert_eq!(door.take_as_first(2), Some(0));
         door.open(None);
-        assert!(!door.is_held() && door.take_free() && door.leave());
+        assert!(!door.is_held() && door.take_free());
+        assert_eq!(door.leave(), Left::Free);
     }
 
     #[test]
     fn the_number_of_those_who_pass_stays_in_its_place() {
         let door = opened();
         for _ in 0..=MAX_PASSES {
-            assert!(door.pass(1, MAX_PASSES) && door.leave());
+            assert!(door.pass(1, most(MAX_PASSES)));
+            assert_eq!(door.leave(), Left::Free);
         }
         assert_eq!(door.take_as_first(5), Some(MAX_PASSES));
     }

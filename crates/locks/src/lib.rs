@@ -1,9 +1,10 @@
-//! Fair spin locks for machines with several NUMA nodes.
+//! Fair locks for machines with several NUMA nodes.
 //!
 //! Start with [`FairSpinLock`]. It prefers waiters on the holder's node, so that the lock and its
-//! data change nodes less often, and keeps no other waiting for long. [`NodeRwLock`] is for data
-//! that is read far more often than written. [`PerNode`] and [`NodeCounter`] spare a lock. The
-//! machine is the caller's [`Platform`]; for programs under Linux it is [`Linux`].
+//! data change nodes less often, and keeps no other waiting for long. The waiters of [`FairMutex`]
+//! sleep. [`NodeRwLock`] is for data that is read far more often than written. [`PerNode`] and
+//! [`NodeCounter`] spare a lock. The machine is the caller's [`Platform`]; for programs under Linux
+//! it is [`Linux`].
 //!
 //! ```
 //! use nearside_locks::{FairSpinLock, Linux};
@@ -14,10 +15,10 @@
 //! ```
 //!
 //! # Limits
-//! - Waiters spin, and use CPU time. With more threads than CPUs a holder, or a waiter that has
-//!   just got the lock, may be preempted, and holds up all others. Under [`Linux`] waiters give
-//!   their CPU away now and then, so that such a thread can run. Meanwhile the lock passes to
-//!   waiters that have not given theirs away, if there are any.
+//! - Waiters spin, but for those of [`FairMutex`], and use CPU time. With more threads than CPUs a
+//!   holder, or a waiter that has just got the lock, may be preempted, and holds up all others.
+//!   Under [`Linux`] waiters give their CPU away now and then, so that such a thread can run.
+//!   Meanwhile the lock passes to waiters that have not given theirs away, if there are any.
 //! - An unlock may wait for a thread that is about to queue, which has two instructions to go. If
 //!   that thread cannot run, as the holder has a higher real-time priority on the same CPU, the
 //!   unlock does not end.
@@ -29,7 +30,6 @@
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 
 mod door;
-#[allow(unsafe_code, reason = "a lock of lock_api")]
 mod fair;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "a lock of lock_api")]
@@ -40,12 +40,17 @@ mod per_node;
 mod platform;
 #[allow(unsafe_code, reason = "entries of the queue live on the stacks of those who wait")]
 mod queue;
+#[allow(unsafe_code, reason = "a lock of lock_api")]
+mod raw;
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 mod readme {}
 mod sync;
 
-pub use fair::{FairSpinLock, FairSpinLockGuard, HAND_OFFS, RETURNS, RawFairSpinLock};
+pub use fair::{
+    FairMutex, FairMutexGuard, FairSpinLock, FairSpinLockGuard, HAND_OFFS, MUTEX_HAND_OFFS,
+    RETURNS, RawFairMutex, RawFairSpinLock,
+};
 pub use lock_api;
 #[cfg(not(loom))]
 pub use measured::{Measured, Usage, usage};
@@ -53,4 +58,5 @@ pub use node_rw::{NodeRwLock, NodeRwLockReadGuard, NodeRwLockWriteGuard, RawNode
 pub use per_node::{NodeCounter, PerNode};
 #[cfg(feature = "std")]
 pub use platform::Linux;
-pub use platform::Platform;
+pub use platform::{Futex, Platform};
+pub use raw::{Absence, GivesWay, RawFair, Sleeps};

@@ -8,9 +8,10 @@
 #[cfg(not(loom))]
 use crate::per_node::Padded;
 use crate::{
-    fair::{RawFairSpinLock, Stay},
+    fair::RawFairSpinLock,
     per_node::PerNode,
     platform::Platform,
+    raw::Stay,
     sync::{Acquire, AtomicUsize, Relaxed, Release, spin},
 };
 use core::fmt;
@@ -230,9 +231,7 @@ impl<P: Platform, const NODES: usize> RawNodeRwLock<P, NODES> {
     }
 
     fn write(&self) {
-        if !self.writers.take_free() {
-            self.writers.wait();
-        }
+        self.writers.take();
         let arrived = self.mark();
         wait_until::<P>(|| self.left() == arrived);
     }

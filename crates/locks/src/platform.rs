@@ -1,5 +1,7 @@
 //! The caller's machine.
 
+use crate::sync::AtomicU32;
+
 /// The machine that a lock's users run on: a kernel or a VMM supplies it. With the feature `std`,
 /// [`Linux`] is one for programs.
 ///
@@ -45,12 +47,28 @@ pub trait Platform {
     }
 }
 
+/// A machine whose threads can sleep, as [`FairMutex`](crate::FairMutex) needs it.
+///
+/// The futex of Linux is the model (`futex(2)`). Neither function may panic: the process would be
+/// aborted, or a waiter would sleep for ever.
+pub trait Futex: Platform {
+    /// Sleeps while the word has this value, until [`Futex::wake`] is called for the word. It may
+    /// return earlier. Between its look at the value and its sleep no call of `wake` is lost.
+    fn sleep(word: &AtomicU32, value: u32);
+
+    /// Wakes one that sleeps on this word, if there is any. The word may be gone by now, and its
+    /// place may be another word's: only its address counts.
+    fn wake(word: *const AtomicU32);
+}
+
 #[cfg(feature = "std")]
 pub use linux::Linux;
 
 #[cfg(feature = "std")]
 mod linux {
     use super::Platform;
+    #[cfg(not(loom))]
+    use super::{AtomicU32, Futex};
     use std::{fs, sync::OnceLock, time::Instant};
 
     /// Turns between two times that a waiter gives its CPU away, for a holder that was preempted.
@@ -81,6 +99,25 @@ mod linux {
             static BEGIN: OnceLock<Instant> = OnceLock::new();
             let elapsed = BEGIN.get_or_init(Instant::now).elapsed();
             elapsed.as_nanos().try_into().unwrap_or(u64::MAX)
+        }
+    }
+
+    // loom's atomics are not words of the kernel.
+    #[cfg(not(loom))]
+    impl Futex for Linux {
+        fn sleep(word: &AtomicU32, value: u32) {
+            use rustix::thread::futex;
+            // It fails if the value is another one by now, or at a signal: then it returns early.
+            _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
+        }
+
+        #[allow(unsafe_code, reason = "the word may be gone")]
+        #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "nobody accesses it")]
+        fn wake(word: *const AtomicU32) {
+            let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+            // SAFETY: the kernel takes the address as a name, and accesses no memory there
+            // (`get_futex_key` in kernel/futex/core.c, private futexes).
+            unsafe { libc::syscall(libc::SYS_futex, word, operation, 1) };
         }
     }
 

@@ -8,41 +8,63 @@
 //! NUMA-aware locks, Dice and Kogan, EuroSys 2019).
 
 use crate::door::Notes;
-use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release, spin};
+use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Relaxed, Release, spin};
 use core::ptr;
+
+/// A waiter's word while it runs, while it has left its CPU, and once it has the lock.
+const WAITS: u32 = 0;
+const AWAY: u32 = 1;
+const GRANTED: u32 = 2;
+
+/// The most waiters that a release looks at for one that is near, and again for one that is ready.
+const LOOKS: usize = 64;
 
 /// A thread that waits.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Waiter {
     next: AtomicPtr<Waiter>,
-    is_granted: AtomicBool,
-    /// It leaves its CPU to others. If it is granted the lock just then, it leaves as a holder.
-    is_away: AtomicBool,
+    word: AtomicU32,
     node: u32,
 }
 
 impl Waiter {
     /// One that runs on this node.
     pub(crate) fn on(node: u32) -> Self {
-        let next = AtomicPtr::new(ptr::null_mut());
-        let (is_granted, is_away) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { next, is_granted, is_away, node }
+        Self { next: AtomicPtr::new(ptr::null_mut()), word: AtomicU32::new(WAITS), node }
     }
 
     /// Whether it holds the lock now.
     pub(crate) fn is_granted(&self) -> bool {
-        self.is_granted.load(Acquire)
+        self.word.load(Acquire) == GRANTED
     }
 
-    /// Tells whether it is about to leave its CPU, or is back: others come first meanwhile.
-    pub(crate) fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, Relaxed);
+    /// Leaves its CPU for as long as `away` takes, unless it has the lock: others come first
+    /// meanwhile. `away` gets a word, and the value that this has until the lock is granted.
+    pub(crate) fn leave_cpu(&self, away: impl FnOnce(&AtomicU32, u32)) {
+        if self.turn(WAITS, AWAY) {
+            away(&self.word, AWAY);
+            self.turn(AWAY, WAITS);
+        }
+    }
+
+    /// False if it has been granted the lock.
+    fn turn(&self, from: u32, to: u32) -> bool {
+        self.word.compare_exchange(from, to, Relaxed, Relaxed).is_ok()
     }
 
     fn is_ready(&self) -> bool {
-        !self.is_away.load(Relaxed)
+        self.word.load(Relaxed) == WAITS
     }
+}
+
+/// Whom a holder passes the lock to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order {
+    /// Hand-offs in a row that are not to the oldest waiter of all.
+    pub(crate) most: u32,
+    /// Whether waiters on the holder's node come first while they are away, too.
+    pub(crate) is_near_first: bool,
 }
 
 /// The tail of a lock that is held and for which nobody waits, except for those aside. No waiter
@@ -141,13 +163,31 @@ impl Queue {
         self.first.store(next, Relaxed);
     }
 
-    /// Passes the lock on: to the oldest waiter on node `here`, which is the holder's, that is
-    /// ready and not aside; else to the oldest one that is ready. After `most` such hand-offs in a
-    /// row, or if none is ready, the oldest of all gets it. Without a waiter it is free.
+    /// Passes the lock on, and returns the word of a waiter that has it and sleeps.
     ///
     /// # Safety
     /// The caller holds the lock.
-    pub(crate) unsafe fn release(&self, here: impl FnOnce() -> u32, most: u32) {
+    pub(crate) unsafe fn release(
+        &self,
+        here: impl FnOnce() -> u32,
+        order: Order,
+    ) -> Option<*const AtomicU32> {
+        // SAFETY: the caller holds the lock.
+        unsafe { self.take_next(here, order) }.and_then(Next::grant)
+    }
+
+    /// Takes the next holder out of the queue: the oldest waiter on node `here`, which is the
+    /// holder's, that is not aside, and ready or of any kind as `order` says; else the oldest one
+    /// that is ready. After `order.most` such hand-offs in a row, or if none is ready, it is the
+    /// oldest of all. Without a waiter the lock is free.
+    ///
+    /// # Safety
+    /// The caller holds the lock, until it has granted it to the next holder.
+    pub(crate) unsafe fn take_next(
+        &self,
+        here: impl FnOnce() -> u32,
+        order: Order,
+    ) -> Option<Next> {
         let mut first = self.first.load(Acquire);
         let aside = self.aside.load(Relaxed);
         if first.is_null() {
@@ -157,50 +197,50 @@ impl Queue {
                 false => self.last_aside.load(Relaxed),
             };
             if self.tail.compare_exchange(HELD, tail, AcqRel, Relaxed).is_ok() {
-                if !aside.is_null() {
-                    self.aside.store(ptr::null_mut(), Relaxed);
-                    self.pass_to_oldest(aside, most);
+                if aside.is_null() {
+                    return None;
                 }
-                return;
+                self.aside.store(ptr::null_mut(), Relaxed);
+                return Some(self.take_oldest(aside, order.most));
             }
             first = linked(&self.first);
         }
         let hand_offs = self.hand_offs.load(Relaxed);
-        if hand_offs < most {
+        if hand_offs < order.most {
             let here = here();
-            if let Some(found) = find(first, |waiter| waiter.node == here && waiter.is_ready()) {
+            let is_near =
+                |waiter: &Waiter| waiter.node == here && (order.is_near_first || waiter.is_ready());
+            if let Some(found) = find(first, is_near) {
                 self.hand_offs.store(hand_offs + 1, Relaxed);
-                self.pass_to(first, &found);
-                return;
+                return Some(self.take_found(first, &found));
             }
         }
         if aside.is_null() {
-            self.pass_to_oldest(first, most);
-            return;
+            return Some(self.take_oldest(first, order.most));
         }
         // SAFETY: waiters aside stay until they are granted the lock.
         unsafe { &(*self.last_aside.load(Relaxed)).next }.store(first, Release);
         self.aside.store(ptr::null_mut(), Relaxed);
-        self.pass_to_oldest(aside, most);
+        Some(self.take_oldest(aside, order.most))
     }
 
-    /// Passes the lock to the oldest waiter of the main list, the first of which is `first`. One
-    /// that is ready comes before others that are older, as long as `most` permits. None is aside.
-    fn pass_to_oldest(&self, first: *mut Waiter, most: u32) {
+    /// Takes the oldest waiter of the main list, the first of which is `first`. One that is ready
+    /// comes before others that are older, as long as `most` permits. None is aside.
+    fn take_oldest(&self, first: *mut Waiter, most: u32) -> Next {
         let hand_offs = self.hand_offs.load(Relaxed);
         let ready = (hand_offs < most).then(|| find(first, Waiter::is_ready)).flatten();
         let found = ready.unwrap_or(Found { waiter: first, before: ptr::null_mut() });
         let is_oldest = found.before.is_null();
         self.hand_offs.store(if is_oldest { 0 } else { hand_offs + 1 }, Relaxed);
-        self.pass_to(first, &found);
+        self.take_found(first, &found)
     }
 
-    /// Passes the lock to a waiter of the main list. Those before it go aside.
-    fn pass_to(&self, first: *mut Waiter, found: &Found) {
+    /// Takes a waiter of the main list. Those before it go aside.
+    fn take_found(&self, first: *mut Waiter, found: &Found) -> Next {
         if !found.before.is_null() {
             self.put_aside(first, found.before);
         }
-        grant(found.waiter);
+        Next(found.waiter)
     }
 
     /// Moves the waiters from `first` to `last` from the front of the main list behind those aside.
@@ -222,10 +262,13 @@ struct Found {
     before: *mut Waiter,
 }
 
-/// The first waiter that `fits`, from `first` on.
+/// The first waiter that `fits`, from `first` on, within the first [`LOOKS`].
 fn find(first: *mut Waiter, fits: impl Fn(&Waiter) -> bool) -> Option<Found> {
     let (mut waiter, mut before) = (first, ptr::null_mut());
-    while !waiter.is_null() {
+    for _ in 0..LOOKS {
+        if waiter.is_null() {
+            break;
+        }
         // SAFETY: waiters stay until they are granted the lock, which the caller holds.
         let each = unsafe { &*waiter };
         if fits(each) {
@@ -248,10 +291,25 @@ fn linked(link: &AtomicPtr<Waiter>) -> *mut Waiter {
     }
 }
 
-/// Gives the lock to a waiter, which may be gone when this returns.
-fn grant(waiter: *mut Waiter) {
-    // SAFETY: it waits, and so stays until this store.
-    unsafe { &(*waiter).is_granted }.store(true, Release);
+/// The waiter that is to hold the lock.
+#[must_use = "it waits for the lock"]
+pub(crate) struct Next(*mut Waiter);
+
+impl Next {
+    /// Whether it has left its CPU.
+    pub(crate) fn is_away(&self) -> bool {
+        // SAFETY: it waits, and so stays until it is granted the lock.
+        !unsafe { &*self.0 }.is_ready()
+    }
+
+    /// Gives it the lock, after which it may be gone. Returns its word if it is away.
+    pub(crate) fn grant(self) -> Option<*const AtomicU32> {
+        // SAFETY: as above.
+        let word = unsafe { &raw const (*self.0).word };
+        // SAFETY: as above.
+        let before = unsafe { &*word }.swap(GRANTED, Release);
+        (before == AWAY).then_some(word)
+    }
 }
 
 #[cfg(test)]

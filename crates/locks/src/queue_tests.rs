@@ -23,8 +23,7 @@ mod many_orders {
         // SAFETY: it stays in this function until `take` has returned.
         let has_lock = unsafe { counted.queue.enter(&waiter) };
         if leaves {
-            waiter.set_away(true);
-            waiter.set_away(false);
+            waiter.leave_cpu(|_, _| ());
         }
         go_on(counted, &waiter, has_lock, most);
     }
@@ -43,7 +42,7 @@ mod many_orders {
         // SAFETY: this thread holds the lock.
         counted.count.with_mut(|count| unsafe { *count += 1 });
         // SAFETY: it holds the lock.
-        unsafe { counted.queue.release(|| node, most) };
+        unsafe { counted.queue.release(|| node, Order { most, is_near_first: false }) };
     }
 
     /// The main thread, on node 0, holds the lock, and waiters on the nodes `entered` have entered.
@@ -176,9 +175,17 @@ mod one_after_the_other {
 
         /// The holder leaves. Returns its successor's name.
         fn release(&mut self, most: u32) -> Option<usize> {
+            self.release_to(Order { most, is_near_first: false })
+        }
+
+        fn release_to(&mut self, order: Order) -> Option<usize> {
             let holder = self.holder.take()?;
             // SAFETY: it holds the lock.
-            unsafe { self.queue().release(|| holder.node, most) };
+            let next = unsafe { self.queue().take_next(|| holder.node, order) };
+            if let Some(next) = next {
+                let is_away = next.is_away();
+                assert_eq!(next.grant().is_some(), is_away, "it has to be woken");
+            }
             let granted: Vec<_> = (0..self.waiting.len())
                 .filter(|at| self.waiting[*at].waiter.is_granted())
                 .collect();
@@ -190,7 +197,7 @@ mod one_after_the_other {
                 }
                 [at] => {
                     let next = self.waiting.remove(at)?;
-                    let bound = (next.ahead + 1) * (most as usize + 1);
+                    let bound = (next.ahead + 1) * (order.most as usize + 1);
                     assert!(next.bypassed <= bound, "{} others, not {bound}", next.bypassed);
                     let name = next.name;
                     self.hold(next);
@@ -199,6 +206,13 @@ mod one_after_the_other {
                 _ => panic!("{} have the lock", granted.len()),
             }
         }
+    }
+
+    fn set_away(waiter: &Waiter, is_away: bool) {
+        match is_away {
+            true => waiter.turn(WAITS, AWAY),
+            false => waiter.turn(AWAY, WAITS),
+        };
     }
 
     proptest! {
@@ -225,21 +239,22 @@ mod one_after_the_other {
         fn all_get_the_lock_within_the_bound_while_some_are_away(
             steps in prop::collection::vec((0_u32..4, 0_u8..8, any::<Index>()), 1..300),
             most in 0_u32..6,
+            is_near_first: bool,
         ) {
-            let mut crowd = Crowd::default();
+            let (mut crowd, order) = (Crowd::default(), Order { most, is_near_first });
             for (name, (node, what, which)) in steps.into_iter().enumerate() {
                 match what {
                     0..3 => crowd.enter(name, node),
                     3..6 => {
                         if !crowd.waiting.is_empty() {
                             let waiter = &which.get(crowd.waiting.make_contiguous()).waiter;
-                            waiter.set_away(what < 5);
+                            set_away(waiter, what < 5);
                         }
                     }
-                    _ => _ = crowd.release(most),
+                    _ => _ = crowd.release_to(order),
                 }
             }
-            while crowd.release(most).is_some() {}
+            while crowd.release_to(order).is_some() {}
         }
 
         #[test]
@@ -272,16 +287,45 @@ mod one_after_the_other {
         for (name, node) in [0, 0, 1, 0, 1, 1].into_iter().enumerate() {
             crowd.enter(name, node);
         }
-        [0, 1, 4].into_iter().for_each(|at| crowd.waiting[at].waiter.set_away(true));
+        [0, 1, 4].into_iter().for_each(|at| set_away(&crowd.waiting[at].waiter, true));
         // 3 is ready on the holder's node, and then 4 on any. The oldest is due afterwards.
         assert_eq!(crowd.release(2), Some(3));
         assert_eq!(crowd.release(2), Some(4));
         assert_eq!(crowd.release(2), Some(1));
         // 2 has come back, 5 has not.
-        crowd.waiting[0].waiter.set_away(false);
+        set_away(&crowd.waiting[0].waiter, false);
         assert_eq!(crowd.release(2), Some(2));
         assert_eq!(crowd.release(2), Some(5), "none is ready");
         assert_eq!(crowd.release(2), None);
+    }
+
+    #[test]
+    fn near_waiters_come_first_while_they_are_away_too_if_the_order_says_so() {
+        let (mut crowd, order) = (Crowd::default(), Order { most: 2, is_near_first: true });
+        for (name, node) in [0, 1, 0, 1, 0].into_iter().enumerate() {
+            crowd.enter(name, node);
+        }
+        [0, 1].into_iter().for_each(|at| set_away(&crowd.waiting[at].waiter, true));
+        // 2 is away on node 0. Then the oldest is due, 1, which is away, too.
+        assert_eq!(crowd.release_to(order), Some(2));
+        assert_eq!(crowd.release_to(order), Some(4));
+        assert_eq!(crowd.release_to(order), Some(1));
+        assert_eq!(crowd.release_to(order), Some(3));
+    }
+
+    #[test]
+    fn a_release_looks_at_so_many_waiters_and_no_more() {
+        let mut crowd = Crowd::default();
+        crowd.enter(0, 0);
+        // The first 64 are away. The one behind them is ready.
+        for name in 1..=LOOKS {
+            crowd.enter(name, 0);
+            set_away(&crowd.waiting[name - 1].waiter, true);
+        }
+        crowd.enter(LOOKS + 1, 0);
+        assert_eq!(crowd.release(9), Some(1), "the oldest");
+        assert_eq!(crowd.release(9), Some(LOOKS + 1), "it is the 64th now");
+        assert_eq!(crowd.release(9), Some(2));
     }
 
     /// Two threads of node 0 that come back at once, and one of node 1 (a machine of 2001: the CPUs

@@ -2,12 +2,17 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
-use lock_api::Mutex;
+use lock_api::{Mutex, RawMutex};
 use nearside_locks::{
-    FairSpinLock, Linux, NodeCounter, NodeRwLock, Platform, RawFairSpinLock,
-    lock_api::RwLockWriteGuard,
+    FairMutex, FairSpinLock, Futex, Linux, NodeCounter, NodeRwLock, Platform, RawFairMutex,
+    RawFairSpinLock, lock_api::RwLockWriteGuard,
 };
-use std::{cell::Cell, sync::Barrier, thread};
+use std::{
+    cell::Cell,
+    sync::{Barrier, atomic::AtomicU32, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
 
 thread_local! {
     static NODE: Cell<u32> = const { Cell::new(0) };
@@ -30,9 +35,24 @@ impl Platform for Told {
     }
 }
 
-/// Threads on `nodes` nodes, each with its number of turns.
+impl Futex for Told {
+    fn sleep(word: &AtomicU32, value: u32) {
+        Linux::sleep(word, value);
+    }
+
+    fn wake(word: *const AtomicU32) {
+        Linux::wake(word);
+    }
+}
+
+/// Threads on `nodes` nodes, each with its number of turns, for locks that spin and that sleep.
 fn all_turns_count<const MOST: u32, const PASSES: u32>(threads: u32, nodes: u32, turns: u64) {
-    let lock = Mutex::<RawFairSpinLock<Told, MOST, PASSES>, _>::new((0_u64, Vec::new()));
+    all_turns_of::<RawFairSpinLock<Told, MOST, PASSES>>(threads, nodes, turns);
+    all_turns_of::<RawFairMutex<Told, MOST, PASSES>>(threads, nodes, turns);
+}
+
+fn all_turns_of<R: RawMutex + Sync>(threads: u32, nodes: u32, turns: u64) {
+    let lock = Mutex::<R, _>::new((0_u64, Vec::new()));
     let start = Barrier::new(threads as usize);
     thread::scope(|scope| {
         for each in 0..threads {
@@ -91,6 +111,38 @@ fn a_lock_of_this_machine_protects_its_data() {
     assert!(LIST.is_locked() && LIST.try_lock().is_none());
     assert_eq!(list.len(), 800);
     assert!(list.chunks(100).all(|chunk| chunk.iter().all(|it| *it == chunk[0])));
+}
+
+/// Whether a thread of this process is in this system call.
+fn is_in(tid: rustix::thread::Pid, call: libc::c_long) -> bool {
+    let path = format!("/proc/self/task/{}/syscall", tid.as_raw_nonzero());
+    let shown = std::fs::read_to_string(path).unwrap();
+    shown.split(' ').next() == Some(&call.to_string())
+}
+
+/// In the queue, and the first one at the door.
+#[test]
+fn waiters_for_a_mutex_sleep_while_it_is_held() {
+    static MUTEX: FairMutex<Linux, u32> = FairMutex::new(0);
+    let (send, tids) = mpsc::channel();
+    let held = MUTEX.lock();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            let send = send.clone();
+            scope.spawn(move || {
+                send.send(rustix::thread::gettid()).unwrap();
+                *MUTEX.lock() += 1;
+            });
+        }
+        let tids: Vec<_> = tids.iter().take(3).collect();
+        let begin = Instant::now();
+        while !tids.iter().all(|tid| is_in(*tid, libc::SYS_futex)) {
+            assert!(begin.elapsed() < Duration::from_secs(300), "they do not sleep");
+            thread::yield_now();
+        }
+        drop(held);
+    });
+    assert_eq!(*MUTEX.lock(), 3);
 }
 
 /// A platform is a name: it need not be `Send`, `Sync` or `Debug`.
