@@ -18,7 +18,7 @@ const AWAY: u32 = 8;
 const WIDE: u32 = 16;
 /// One thread that has passed the first of the queue. Their number lies below [`NODE`].
 const PASS: u32 = 32;
-/// The node of the holder, or the last one, lies above; 0 if it is unknown, else one more.
+/// The node of the holder, or the last one, lies above; 0 if it is not known, else one more.
 const NODE: u32 = 1 << 16;
 
 /// The most threads that may pass: their number has to fit in its place.
@@ -131,7 +131,8 @@ impl Door {
     }
 
     /// Takes a lock that is free, past the first of the queue if fewer than the limits have. The
-    /// last holder was on `node`, too, or the first of the queue is away.
+    /// last holder was on `node`, too, or on one that is not known, or the first of the queue is
+    /// away.
     pub(crate) fn pass(&self, node: u32, limits: Limits) -> bool {
         let word = self.word.load(Relaxed);
         if word == 0 {
@@ -157,14 +158,14 @@ impl Door {
 
     /// Takes the lock if it is free, and returns how many have passed; 0 also if the former holder
     /// has left it to the caller. Else the caller, the first of the queue, stands at the door from
-    /// now on. It is on `node`.
-    pub(crate) fn take_as_first(&self, node: u32) -> Option<u32> {
+    /// now on.
+    pub(crate) fn take_as_first(&self) -> Option<u32> {
         let word = self.word.load(Relaxed);
         if word & QUEUED != 0 {
             return Some(0);
         }
         if word & HELD == 0 {
-            let new = HELD | QUEUED | placed(node);
+            let new = HELD | QUEUED;
             if self.word.compare_exchange(word, new, Acquire, Relaxed).is_ok() {
                 return Some(word % NODE / PASS);
             }
@@ -236,7 +237,7 @@ mod tests {
     /// A door that the first of the queue, from node 1, has left open.
     fn opened() -> Door {
         let door = Door::new();
-        assert_eq!(door.take_as_first(1), Some(0));
+        assert_eq!(door.take_as_first(), Some(0));
         assert_eq!(door.leave(), Left::Not, "it has the queue to pass on");
         door.open(Some(1));
         door
@@ -247,16 +248,16 @@ mod tests {
         let door = opened();
         assert!(!door.take_free() && !door.pass(2, most(3)), "the next one comes first");
         assert!(door.pass(1, most(3)));
-        assert_eq!(door.take_as_first(2), None);
+        assert_eq!(door.take_as_first(), None);
         assert_eq!(door.leave(), Left::Free);
         for passes in 2..=3 {
             assert!(!door.pass(2, most(3)));
             assert!(door.pass(1, most(3)), "{passes}");
-            assert_eq!(door.take_as_first(2), None);
+            assert_eq!(door.take_as_first(), None);
             assert_eq!(door.leave(), Left::Free);
         }
         assert!(!door.pass(1, most(3)));
-        assert_eq!(door.take_as_first(2), Some(3));
+        assert_eq!(door.take_as_first(), Some(3));
         assert!(door.is_held());
     }
 
@@ -264,7 +265,7 @@ mod tests {
     fn while_the_next_one_is_aside_all_may_pass() {
         let door = opened();
         assert!(door.pass(1, most(1)));
-        assert_eq!(door.take_as_first(0), None);
+        assert_eq!(door.take_as_first(), None);
         let mut seen = None;
         door.step_aside(|word, value| {
             seen = Some(word.load(Relaxed) == value);
@@ -273,17 +274,17 @@ mod tests {
         });
         assert_eq!(seen, Some(true));
         assert!(door.pass(2, most(1)), "none stands before it");
-        assert_eq!(door.take_as_first(0), None);
+        assert_eq!(door.take_as_first(), None);
         assert_eq!(door.leave(), Left::Free);
         assert!(!door.pass(2, most(1)), "it is back");
-        assert_eq!(door.take_as_first(0), Some(2));
+        assert_eq!(door.take_as_first(), Some(2));
     }
 
     #[test]
     fn the_first_of_the_queue_does_not_leave_its_cpu_for_a_lock_that_is_free() {
         let door = opened();
         door.step_aside(|_, _| panic!("nobody would wake it"));
-        assert_eq!(door.take_as_first(0), Some(0));
+        assert_eq!(door.take_as_first(), Some(0));
     }
 
     #[test]
@@ -297,11 +298,11 @@ mod tests {
             assert_eq!(door.leave(), Left::Free);
         }
         assert!(!door.is_wide(few) && !door.pass(3, few));
-        assert_eq!(door.take_as_first(0), Some(3));
+        assert_eq!(door.take_as_first(), Some(3));
         assert_eq!(door.leave(), Left::Not);
         door.open_wide();
         assert!(door.pass(2, few));
-        assert_eq!(door.take_as_first(1), None);
+        assert_eq!(door.take_as_first(), None);
         assert_eq!(door.leave(), Left::Free);
         assert!(!door.is_wide(few) && !door.pass(2, few), "it has come");
     }
@@ -320,10 +321,10 @@ mod tests {
     #[test]
     fn a_closed_door_is_left_to_the_next_one() {
         let door = Door::new();
-        assert_eq!(door.take_as_first(1), Some(0));
+        assert_eq!(door.take_as_first(), Some(0));
         assert_eq!(door.leave(), Left::Not);
         assert!(!door.pass(1, most(9)) && !door.take_free());
-        assert_eq!(door.take_as_first(2), Some(0));
+        assert_eq!(door.take_as_first(), Some(0));
         door.open(None);
         assert!(!door.is_held() && door.take_free());
         assert_eq!(door.leave(), Left::Free);
@@ -336,7 +337,7 @@ mod tests {
             assert!(door.pass(1, most(MAX_PASSES)));
             assert_eq!(door.leave(), Left::Free);
         }
-        assert_eq!(door.take_as_first(5), Some(MAX_PASSES));
+        assert_eq!(door.take_as_first(), Some(MAX_PASSES));
     }
 
     #[test]

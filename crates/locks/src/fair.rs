@@ -5,7 +5,8 @@ use crate::raw::{GivesWay, RawFair, Sleeps};
 /// Hand-offs in a row that [`FairSpinLock`] permits while an older waiter may wait.
 pub const HAND_OFFS: u32 = 64;
 
-/// The same of [`FairMutex`]. Its waiters sleep, so each hand-off takes longer.
+/// Hand-offs in a row that [`FairMutex`] permits while an older waiter may wait. Its waiters sleep,
+/// so each hand-off takes longer.
 pub const MUTEX_HAND_OFFS: u32 = 8;
 
 /// Threads on the last holder's node that may pass a waiter of [`FairSpinLock`] or [`FairMutex`]
@@ -15,11 +16,12 @@ pub const RETURNS: u32 = 16;
 /// A spin lock that prefers waiters on the holder's node, and keeps no other waiting for long.
 ///
 /// A lock that changes nodes takes its line, and those of the data that it protects, to the other
-/// node. So the next waiter is the oldest one on the holder's node, among the 64 that have waited
-/// longest. Waiters that give their CPU away ([`Platform::give_way`](crate::Platform::give_way))
-/// come later, if others wait. After [`HAND_OFFS`] of such hand-offs in a row the oldest waiter of
-/// all is next. With `n` waiters ahead of it, a thread is the next one after at most
-/// `(n + 1) * (HAND_OFFS + 1)` others of the queue.
+/// node. So the next waiter is the oldest one on the holder's node, among 64 that have not been
+/// passed over yet. Waiters that give their CPU away
+/// ([`Platform::give_way`](crate::Platform::give_way)) come later, if others wait. After
+/// [`HAND_OFFS`] of such hand-offs in a row the oldest waiter of all is next. With `n` waiters
+/// ahead of it, a thread is the next one after at most `(n + 1) * (HAND_OFFS + 1)` others of the
+/// queue.
 ///
 /// The next waiter takes the lock once it is free. A thread that comes back to it at once, and has
 /// the data in its cache, may be faster, and so may others on its node. They pass the waiter at
@@ -45,9 +47,9 @@ pub type FairSpinLock<P, T> = lock_api::Mutex<RawFairSpinLock<P>, T>;
 /// The guard of a [`FairSpinLock`].
 pub type FairSpinLockGuard<'a, P, T> = lock_api::MutexGuard<'a, RawFairSpinLock<P>, T>;
 
-/// A spin lock as [`FairSpinLock`], without data. `MOST` is the number of such hand-offs in a row,
-/// and `PASSES` the number of threads that may pass a waiter. With 0 for both, not for `MOST`
-/// alone, the order is that of arrival.
+/// A spin lock as [`FairSpinLock`], without data. `MOST` is the number of hand-offs in a row that
+/// are not to the oldest waiter of all, and `PASSES` the number of threads that may pass a waiter:
+/// at most 2047. With 0 for both, not for `MOST` alone, the order is that of arrival.
 ///
 /// ```
 /// use lock_api::{Mutex, RawMutex};
@@ -70,12 +72,14 @@ pub type RawFairSpinLock<P, const MOST: u32 = HAND_OFFS, const PASSES: u32 = RET
 ///
 /// A waiter spins for as long as [`Platform::stays`](crate::Platform::stays), and then sleeps. The
 /// next waiter is the oldest one on the holder's node, whether it sleeps or not; else the oldest
-/// that does not sleep. After [`MUTEX_HAND_OFFS`] of such hand-offs in a row it is the oldest of
-/// all.
+/// that does not sleep; each among 64 waiters. After [`MUTEX_HAND_OFFS`] of such hand-offs in a row
+/// it is the oldest of all. With `n` waiters ahead of it, a thread is the next one after at most
+/// `(n + 1) * (MUTEX_HAND_OFFS + 1)` others of the queue.
 ///
-/// The lock does not wait for a thread that does not run: while the next waiter sleeps or wakes,
-/// threads on any node may take the lock, `8 * RETURNS` times. Once the waiter stands before it,
-/// at most [`RETURNS`] have passed before it gets the lock or sleeps again.
+/// While the next waiter sleeps or wakes, threads on any node may take the lock, `8 * RETURNS`
+/// times in all. Once it stands before the lock, others pass it only if fewer than [`RETURNS`]
+/// have. The lock waits for a waiter that so many have passed, and for one that the kernel
+/// preempts.
 ///
 /// ```
 /// use nearside_locks::{FairMutex, Linux};
@@ -94,7 +98,8 @@ pub type FairMutex<P, T> = lock_api::Mutex<RawFairMutex<P>, T>;
 /// The guard of a [`FairMutex`].
 pub type FairMutexGuard<'a, P, T> = lock_api::MutexGuard<'a, RawFairMutex<P>, T>;
 
-/// A lock as [`FairMutex`], without data. The parameters are those of [`RawFairSpinLock`]. With 0
-/// for `PASSES` the lock waits for a next waiter that sleeps.
+/// A lock as [`FairMutex`], without data. The parameters are those of [`RawFairSpinLock`], but
+/// `PASSES` is at most 255, and 8 times as many threads may pass a waiter that sleeps. With 0 the
+/// lock waits for a next waiter that sleeps.
 pub type RawFairMutex<P, const MOST: u32 = MUTEX_HAND_OFFS, const PASSES: u32 = RETURNS> =
     RawFair<Sleeps<P>, MOST, PASSES>;

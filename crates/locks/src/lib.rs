@@ -15,10 +15,10 @@
 //! ```
 //!
 //! # Limits
-//! - Waiters spin, but for those of [`FairMutex`], and use CPU time. With more threads than CPUs a
-//!   holder, or a waiter that has just got the lock, may be preempted, and holds up all others.
-//!   Under [`Linux`] waiters give their CPU away now and then, so that such a thread can run.
-//!   Meanwhile the lock passes to waiters that have not given theirs away, if there are any.
+//! - Waiters spin, those of [`FairMutex`] until they sleep, and use CPU time. With more threads
+//!   than CPUs a holder, or a waiter that has just got the lock, may be preempted, and holds up all
+//!   others. Under [`Linux`] waiters give their CPU away now and then, so that such a thread can
+//!   run. Meanwhile the lock passes to waiters that have not given theirs away, if there are any.
 //! - An unlock may wait for a thread that is about to queue, which has two instructions to go. If
 //!   that thread cannot run, as the holder has a higher real-time priority on the same CPU, the
 //!   unlock does not end.
@@ -40,7 +40,7 @@ mod per_node;
 mod platform;
 #[allow(unsafe_code, reason = "entries of the queue live on the stacks of those who wait")]
 mod queue;
-#[allow(unsafe_code, reason = "a lock of lock_api")]
+#[allow(unsafe_code, reason = "a lock of lock_api, and waiters on the stack")]
 mod raw;
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]

@@ -26,7 +26,7 @@ pub trait Platform {
     fn node() -> u32;
 
     /// Whether a waiter stays on its CPU for another turn. `turns` counts the turns before. It must
-    /// not panic, here and below: the process would be aborted.
+    /// not panic, here and below: the process may be aborted.
     fn stays(turns: u32) -> bool {
         let _ = turns;
         true
@@ -48,6 +48,9 @@ pub trait Platform {
 }
 
 /// A machine whose threads can sleep, as [`FairMutex`](crate::FairMutex) needs it.
+///
+/// A waiter sleeps once [`Platform::stays`] is false, so it has to be at times; by default it never
+/// is. [`Platform::give_way`] is not called.
 ///
 /// The futex of Linux is the model (`futex(2)`). Neither function may panic: the process would be
 /// aborted, or a waiter would sleep for ever.

@@ -178,8 +178,9 @@ impl Queue {
 
     /// Takes the next holder out of the queue: the oldest waiter on node `here`, which is the
     /// holder's, that is not aside, and ready or of any kind as `order` says; else the oldest one
-    /// that is ready. After `order.most` such hand-offs in a row, or if none is ready, it is the
-    /// oldest of all. Without a waiter the lock is free.
+    /// that is ready. Both are looked for among [`LOOKS`] waiters. After `order.most` such
+    /// hand-offs in a row, or if none is ready, it is the oldest of all. Without a waiter the lock
+    /// is free.
     ///
     /// # Safety
     /// The caller holds the lock, until it has granted it to the next holder.
@@ -296,10 +297,11 @@ fn linked(link: &AtomicPtr<Waiter>) -> *mut Waiter {
 pub(crate) struct Next(*mut Waiter);
 
 impl Next {
-    /// Whether it has left its CPU.
-    pub(crate) fn is_away(&self) -> bool {
+    /// Gives it the lock unless it is away. It may be gone then.
+    pub(crate) fn grant_if_ready(&self) -> bool {
         // SAFETY: it waits, and so stays until it is granted the lock.
-        !unsafe { &*self.0 }.is_ready()
+        let word = unsafe { &(*self.0).word };
+        word.compare_exchange(WAITS, GRANTED, Release, Relaxed).is_ok()
     }
 
     /// Gives it the lock, after which it may be gone. Returns its word if it is away.

@@ -182,9 +182,8 @@ mod one_after_the_other {
             let holder = self.holder.take()?;
             // SAFETY: it holds the lock.
             let next = unsafe { self.queue().take_next(|| holder.node, order) };
-            if let Some(next) = next {
-                let is_away = next.is_away();
-                assert_eq!(next.grant().is_some(), is_away, "it has to be woken");
+            if let Some(next) = next.filter(|next| !next.grant_if_ready()) {
+                assert!(next.grant().is_some(), "it has to be woken");
             }
             let granted: Vec<_> = (0..self.waiting.len())
                 .filter(|at| self.waiting[*at].waiter.is_granted())

@@ -14,32 +14,32 @@ use lock_api::{GuardNoSend, RawMutex};
 const ABSENT: u32 = 8;
 
 mod sealed {
-    pub trait Sealed {}
+    use super::{AtomicU32, Platform};
+
+    pub trait Sealed {
+        type Platform: Platform;
+
+        /// Whether it may be long. Then others pass the next waiter meanwhile, and a waiter on the
+        /// holder's node comes first even if it is away.
+        const IS_LONG: bool;
+
+        /// Leaves the CPU, at most until the word has another value and [`Sealed::wake`] is called.
+        fn await_change(word: &AtomicU32, value: u32);
+
+        /// Wakes the waiter of this word, whose value has changed. The word may be gone.
+        fn wake(word: *const AtomicU32);
+    }
 }
 
-/// How a waiter leaves its CPU: [`GivesWay`] or [`Sleeps`]. No other crate implements it.
-pub trait Absence: sealed::Sealed {
-    /// The machine that it runs on.
-    type Platform: Platform;
-
-    /// Whether it may be long. Then others pass the next waiter meanwhile, and a waiter on the
-    /// holder's node comes first even if it is away.
-    const IS_LONG: bool;
-
-    /// Leaves it, at most until the word has another value.
-    fn await_change(word: &AtomicU32, value: u32);
-
-    /// The word has another value. It may be gone.
-    fn tell(word: *const AtomicU32);
-}
+/// How a waiter leaves its CPU: [`GivesWay`] or [`Sleeps`].
+pub trait Absence: sealed::Sealed {}
 
 /// A waiter gives way to others now and then ([`Platform::give_way`]).
-#[derive(Debug)]
 pub struct GivesWay<P>(PhantomData<fn() -> P>);
 
-impl<P> sealed::Sealed for GivesWay<P> {}
+impl<P: Platform> Absence for GivesWay<P> {}
 
-impl<P: Platform> Absence for GivesWay<P> {
+impl<P: Platform> sealed::Sealed for GivesWay<P> {
     type Platform = P;
 
     const IS_LONG: bool = false;
@@ -48,16 +48,15 @@ impl<P: Platform> Absence for GivesWay<P> {
         P::give_way();
     }
 
-    fn tell(_: *const AtomicU32) {}
+    fn wake(_: *const AtomicU32) {}
 }
 
 /// A waiter sleeps until another thread wakes it ([`Futex`]).
-#[derive(Debug)]
 pub struct Sleeps<P>(PhantomData<fn() -> P>);
 
-impl<P> sealed::Sealed for Sleeps<P> {}
+impl<P: Futex> Absence for Sleeps<P> {}
 
-impl<P: Futex> Absence for Sleeps<P> {
+impl<P: Futex> sealed::Sealed for Sleeps<P> {
     type Platform = P;
 
     const IS_LONG: bool = true;
@@ -66,8 +65,21 @@ impl<P: Futex> Absence for Sleeps<P> {
         P::sleep(word, value);
     }
 
-    fn tell(word: *const AtomicU32) {
+    fn wake(word: *const AtomicU32) {
         P::wake(word);
+    }
+}
+
+// A platform need not be `Debug`, here and below.
+impl<P> fmt::Debug for GivesWay<P> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("GivesWay")
+    }
+}
+
+impl<P> fmt::Debug for Sleeps<P> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Sleeps")
     }
 }
 
@@ -79,7 +91,6 @@ pub struct RawFair<A, const MOST: u32, const PASSES: u32> {
     absence: PhantomData<fn() -> A>,
 }
 
-// A platform need not be `Debug`.
 impl<A, const MOST: u32, const PASSES: u32> fmt::Debug for RawFair<A, MOST, PASSES> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("RawFair").field("is_held", &self.is_held()).finish()
@@ -101,7 +112,7 @@ unsafe impl<A: Absence, const MOST: u32, const PASSES: u32> RawMutex for RawFair
 
     #[inline]
     fn try_lock(&self) -> bool {
-        self.take_free()
+        self.take_free() || self.take_waited_for()
     }
 
     #[inline]
@@ -139,14 +150,15 @@ impl<A, const MOST: u32, const PASSES: u32> RawFair<A, MOST, PASSES> {
 impl<A: Absence, const MOST: u32, const PASSES: u32> RawFair<A, MOST, PASSES> {
     const ORDER: Order = Order { most: MOST, is_near_first: A::IS_LONG };
 
-    const LIMITS: Limits = Limits {
-        present: PASSES,
-        absent: if A::IS_LONG { PASSES.saturating_mul(ABSENT) } else { u32::MAX },
-    };
+    const LIMITS: Limits =
+        Limits { present: PASSES, absent: if A::IS_LONG { PASSES * ABSENT } else { u32::MAX } };
 
     #[inline]
     pub(crate) fn take_free(&self) -> bool {
-        const { assert!(PASSES <= MAX_PASSES / ABSENT) }
+        const {
+            let most = if A::IS_LONG { MAX_PASSES / ABSENT } else { MAX_PASSES };
+            assert!(PASSES <= most, "the lock's word cannot count so many passes");
+        }
         match PASSES {
             0 => self.queue.take_free(),
             _ => self.door.take_free(),
@@ -175,8 +187,14 @@ impl<A: Absence, const MOST: u32, const PASSES: u32> RawFair<A, MOST, PASSES> {
             },
         };
         if let Some(word) = awaited {
-            A::tell(word);
+            A::wake(word);
         }
+    }
+
+    /// Takes a free lock whose next waiter sleeps or wakes.
+    fn take_waited_for(&self) -> bool {
+        let may_pass = A::IS_LONG && PASSES > 0 && !self.door.is_held();
+        may_pass && self.door.pass(A::Platform::node(), Self::LIMITS)
     }
 
     #[cold]
@@ -200,7 +218,7 @@ impl<A: Absence, const MOST: u32, const PASSES: u32> RawFair<A, MOST, PASSES> {
         }
         self.queue.take(&waiter);
         if PASSES > 0 {
-            self.stand_at_the_door(node);
+            self.stand_at_the_door();
         }
         core::mem::forget(stay);
     }
@@ -220,10 +238,10 @@ impl<A: Absence, const MOST: u32, const PASSES: u32> RawFair<A, MOST, PASSES> {
         true
     }
 
-    fn stand_at_the_door(&self, node: u32) {
+    fn stand_at_the_door(&self) {
         let mut turns = 0_u32;
         loop {
-            if let Some(passes) = self.door.take_as_first(node) {
+            if let Some(passes) = self.door.take_as_first() {
                 if passes > 0 {
                     self.queue.notes.passed();
                 }
@@ -245,18 +263,19 @@ impl<A: Absence, const MOST: u32, const PASSES: u32> RawFair<A, MOST, PASSES> {
     #[cold]
     unsafe fn pass_on(&self) -> Option<*const AtomicU32> {
         let node = A::Platform::node();
-        if !self.queue.is_waited_in() {
-            self.door.open(None);
-            // SAFETY: the caller is the first of the queue.
-            return unsafe { self.queue.release(|| node, Self::ORDER) };
-        }
-        let is_closed = self.queue.notes.stays_closed();
+        let is_waited_in = self.queue.is_waited_in();
+        let is_closed = is_waited_in && self.queue.notes.stays_closed();
         if !is_closed {
-            self.door.open(Some(node));
+            self.door.open(is_waited_in.then_some(node));
         }
-        // SAFETY: as above.
+        // SAFETY: the caller is the first of the queue.
         let next = unsafe { self.queue.take_next(|| node, Self::ORDER) }?;
-        if A::IS_LONG && next.is_away() {
+        if A::IS_LONG {
+            // A waiter that came once the door was open to all counts as one that sleeps, since
+            // passes are not counted there.
+            if is_waited_in && next.grant_if_ready() {
+                return None;
+            }
             match is_closed {
                 true => self.door.open_wide(),
                 false => self.door.widen(),

@@ -8,22 +8,22 @@ use loom::{
     sync::{Arc, Condvar, Mutex},
     thread,
 };
-use std::cell::Cell;
+use std::{cell::Cell, ptr};
 
 loom::thread_local! {
     static NODE: Cell<u32> = Cell::new(0);
 }
 
-/// Each thread says its node itself. Waiters stay, or leave their CPU at each turn.
-struct Told<const STAYS: bool>;
+/// Each thread says its node itself. Waiters stay for so many turns.
+struct Told<const TURNS: u32>;
 
-impl<const STAYS: bool> Platform for Told<STAYS> {
+impl<const TURNS: u32> Platform for Told<TURNS> {
     fn node() -> u32 {
         NODE.with(Cell::get)
     }
 
-    fn stays(_: u32) -> bool {
-        STAYS
+    fn stays(turns: u32) -> bool {
+        turns < TURNS
     }
 
     fn give_way() {
@@ -32,28 +32,33 @@ impl<const STAYS: bool> Platform for Told<STAYS> {
 }
 
 loom::lazy_static! {
-    /// The kernel's lock of its futexes, and those who sleep on any of them.
-    static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    /// The kernel's lock of its futexes, and the addresses of those that are slept on.
+    static ref SLEEPERS: (Mutex<Vec<usize>>, Condvar) = (Mutex::new(Vec::new()), Condvar::new());
 }
 
-/// A thread whose wake-up is lost stays asleep, which loom reports.
-impl Futex for Told<false> {
+/// A thread whose wake-up is lost stays asleep, which loom reports. One thread sleeps on a word.
+impl<const TURNS: u32> Futex for Told<TURNS> {
     fn sleep(word: &AtomicU32, value: u32) {
-        let guard = SLEEPERS.0.lock().unwrap();
+        let address = ptr::from_ref(word).addr();
+        let mut sleepers = SLEEPERS.0.lock().unwrap();
         if word.load(Relaxed) == value {
-            drop(SLEEPERS.1.wait(guard).unwrap());
+            sleepers.push(address);
+            while sleepers.contains(&address) {
+                sleepers = SLEEPERS.1.wait(sleepers).unwrap();
+            }
         }
     }
 
-    fn wake(_: *const AtomicU32) {
-        let _guard = SLEEPERS.0.lock().unwrap();
+    fn wake(word: *const AtomicU32) {
+        SLEEPERS.0.lock().unwrap().retain(|address| *address != word.addr());
         SLEEPERS.1.notify_all();
     }
 }
 
-type Stays = GivesWay<Told<true>>;
-type StepsAside = GivesWay<Told<false>>;
-type Asleep = Sleeps<Told<false>>;
+type Stays = GivesWay<Told<{ u32::MAX }>>;
+type StepsAside = GivesWay<Told<0>>;
+type Asleep = Sleeps<Told<0>>;
+type SoonAsleep = Sleeps<Told<1>>;
 
 struct Counted<A, const PASSES: u32> {
     lock: RawFair<A, 1, PASSES>,
@@ -134,6 +139,7 @@ fn a_waiter_that_sleeps_is_woken() {
     all_have_their_turns::<Asleep, 1>(&[0, 1], 2, 2, 0);
     all_have_their_turns::<Asleep, 1>(&[0, 1], 2, 2, 2);
     all_have_their_turns::<Asleep, 1>(&[0, 0, 1], 1, 1, 0);
+    all_have_their_turns::<SoonAsleep, 1>(&[0, 1], 2, 2, 0);
 }
 
 #[test]

@@ -9,7 +9,11 @@ use nearside_locks::{
 };
 use std::{
     cell::Cell,
-    sync::{Barrier, atomic::AtomicU32, mpsc},
+    sync::{
+        Barrier,
+        atomic::{AtomicU32, Ordering::Relaxed},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -113,6 +117,14 @@ fn a_lock_of_this_machine_protects_its_data() {
     assert!(list.chunks(100).all(|chunk| chunk.iter().all(|it| *it == chunk[0])));
 }
 
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(300), "waited in vain: {what}");
+        thread::yield_now();
+    }
+}
+
 /// Whether a thread of this process is in this system call.
 fn is_in(tid: rustix::thread::Pid, call: libc::c_long) -> bool {
     let path = format!("/proc/self/task/{}/syscall", tid.as_raw_nonzero());
@@ -135,14 +147,71 @@ fn waiters_for_a_mutex_sleep_while_it_is_held() {
             });
         }
         let tids: Vec<_> = tids.iter().take(3).collect();
-        let begin = Instant::now();
-        while !tids.iter().all(|tid| is_in(*tid, libc::SYS_futex)) {
-            assert!(begin.elapsed() < Duration::from_secs(300), "they do not sleep");
-            thread::yield_now();
-        }
+        await_that("they sleep", || tids.iter().all(|tid| is_in(*tid, libc::SYS_futex)));
         drop(held);
     });
     assert_eq!(*MUTEX.lock(), 3);
+}
+
+/// The kernel is slow to wake: a thread that sleeps does so until the test says that it may go on.
+struct Slow;
+
+/// Threads that have fallen asleep, and how many of them may go on, in that order.
+static ASLEEP: AtomicU32 = AtomicU32::new(0);
+static AWAKE: AtomicU32 = AtomicU32::new(0);
+static WOKEN: AtomicU32 = AtomicU32::new(0);
+
+impl Platform for Slow {
+    fn node() -> u32 {
+        NODE.get()
+    }
+
+    fn stays(_: u32) -> bool {
+        false
+    }
+}
+
+impl Futex for Slow {
+    fn sleep(word: &AtomicU32, value: u32) {
+        if word.load(Relaxed) == value {
+            let place = ASLEEP.fetch_add(1, Relaxed);
+            await_that("the test wakes it", || AWAKE.load(Relaxed) > place);
+        }
+    }
+
+    fn wake(_: *const AtomicU32) {
+        WOKEN.fetch_add(1, Relaxed);
+    }
+}
+
+#[test]
+fn so_many_threads_of_any_node_pass_a_waiter_that_sleeps() {
+    let lock = Mutex::<RawFairMutex<Slow, 8, 2>, _>::new(0);
+    let others_pass = |before: u32| {
+        await_that("the next one is woken", || WOKEN.load(Relaxed) == before + 1);
+        await_that("the former holder has left", || !lock.is_locked());
+        for pass in 0..16 {
+            NODE.set(pass % 4);
+            match pass % 3 {
+                0 => *lock.try_lock().unwrap() += 1,
+                _ => *lock.lock() += 1,
+            }
+        }
+        assert!(lock.try_lock().is_none() && !lock.is_locked(), "8 times 2 have passed");
+    };
+    thread::scope(|scope| {
+        let held = lock.lock();
+        scope.spawn(|| *lock.lock() += 1);
+        await_that("the first waiter sleeps, at the door", || ASLEEP.load(Relaxed) == 1);
+        scope.spawn(|| *lock.lock() += 1);
+        await_that("the second one sleeps, in the queue", || ASLEEP.load(Relaxed) == 2);
+        drop(held);
+        others_pass(0);
+        AWAKE.store(1, Relaxed);
+        others_pass(1);
+        AWAKE.store(2, Relaxed);
+    });
+    assert_eq!((*lock.lock(), WOKEN.load(Relaxed)), (34, 2));
 }
 
 /// A platform is a name: it need not be `Send`, `Sync` or `Debug`.

@@ -2,6 +2,9 @@
 
 use clap::Parser;
 
+const KINDS: [&str; 7] =
+    ["fair", "fair-mutex", "in-order", "test-and-set", "pthread", "parking_lot", "node-rw"];
+
 /// Threads on all CPUs that want one lock, for each kind of lock
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
@@ -20,14 +23,14 @@ pub(crate) struct Args {
     /// Locks of readers and writers: each thread writes once in this number of turns
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) write_once_in: Option<u64>,
-    /// Those kinds of locks alone whose names begin so
-    #[arg(long)]
-    pub(crate) kind: Option<String>,
+    /// These kinds of locks alone
+    #[arg(long, value_delimiter = ',', value_parser = KINDS)]
+    pub(crate) kind: Vec<String>,
 }
 
 impl Args {
     /// Whether this kind of lock has its line.
     pub(crate) fn wants(&self, name: &str) -> bool {
-        self.kind.as_ref().is_none_or(|kind| name.starts_with(kind))
+        self.kind.is_empty() || self.kind.iter().any(|kind| kind == name)
     }
 }

@@ -11,7 +11,8 @@ struct Guarded {
     lines: Vec<Line>,
     /// The last holder and its node.
     last: (usize, u32),
-    /// Turns that went to another thread, and those of them that stayed on a node.
+    /// All turns; those that went to another thread, and those of them that stayed on a node.
+    turns: u64,
     handed_on: u64,
     stayed: u64,
 }
@@ -22,13 +23,14 @@ pub(crate) fn run<R: RawMutex + Send + Sync>(name: &str, threads: usize, args: &
         return;
     }
     let lines = vec![Line(0); args.lines];
-    let guarded = Guarded { lines, last: (usize::MAX, 0), handed_on: 0, stayed: 0 };
+    let guarded = Guarded { lines, last: (usize::MAX, 0), turns: 0, handed_on: 0, stayed: 0 };
     let lock = Mutex::<R, Guarded>::new(guarded);
     let members = crowd::run(threads, args, |member: &mut Member| {
         let mut guarded = lock.lock();
         member.has_it();
         let this = (member.thread, member.node);
         let (last, last_node) = std::mem::replace(&mut guarded.last, this);
+        guarded.turns += 1;
         if last != member.thread {
             guarded.handed_on += 1;
             guarded.stayed += u64::from(last_node == member.node);
@@ -36,12 +38,11 @@ pub(crate) fn run<R: RawMutex + Send + Sync>(name: &str, threads: usize, args: &
         guarded.lines.iter_mut().for_each(|line| line.0 += 1);
     });
     let guarded = lock.into_inner();
-    let count = members.iter().map(|it| it.turns).sum::<u64>().max(1);
     println!(
         "{}  stays {:5.1} %  again {:5.1} %  longest wait {:7.0} us",
         crowd::figures(name, &members, args),
         100.0 * guarded.stayed as f64 / guarded.handed_on.max(1) as f64,
-        100.0 * (1.0 - guarded.handed_on as f64 / count as f64),
+        100.0 * (1.0 - guarded.handed_on as f64 / guarded.turns.max(1) as f64),
         crowd::longest_wait_us(&members),
     );
 }

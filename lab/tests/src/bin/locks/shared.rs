@@ -10,11 +10,11 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Prints the line of a kind of lock. Each thread writes once in so many turns.
+/// Prints the line of a kind of lock. Each thread writes once in `write_once_in` turns.
 pub(crate) fn run<R: RawRwLock + Send + Sync>(
     name: &str,
     threads: usize,
-    turns_of_write: u64,
+    write_once_in: u64,
     args: &Args,
 ) {
     if !args.wants(name) {
@@ -24,7 +24,7 @@ pub(crate) fn run<R: RawRwLock + Send + Sync>(
     let longest_write_ns = AtomicU64::new(0);
     let members = crowd::run(threads, args, |member: &mut Member| {
         // Threads write in turn.
-        if (member.turns + member.thread as u64) % turns_of_write == 0 {
+        if (member.turns + member.thread as u64) % write_once_in == 0 {
             let mut lines = lock.write();
             longest_write_ns.fetch_max(member.has_it(), Relaxed);
             lines.iter_mut().for_each(|line| line.0 += 1);
