@@ -96,9 +96,11 @@ libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and li
 loom: ## the locks in many orders of their atomic operations, on request (once built, seconds)
 	RUSTFLAGS='--cfg loom' cargo test --package nearside-locks --lib --release --target-dir target/loom
 
-miri: ## the fair lock's queue under Miri, which looks at each access of memory, on request (needs nightly's miri; minutes)
+miri: ## the fair locks under Miri, which looks at each access of memory, on request (needs nightly's miri; minutes)
 	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --package nearside-locks --lib \
 	  --target-dir target/miri -- --skip within_the_bound --skip order_is
+	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --package nearside-locks --test threads \
+	  --target-dir target/miri -- so_many no_turn
 
 lock-figures: ## locks on a modelled machine of four nodes, on request (once built, half a minute)
 	scripts/install lab
