@@ -24,7 +24,7 @@ pub(crate) fn run<R: RawRwLock + Send + Sync>(
     let longest_write_ns = AtomicU64::new(0);
     let members = crowd::run(threads, args, |member: &mut Member| {
         // Threads write in turn.
-        if (member.turns + member.thread as u64) % write_once_in == 0 {
+        if (member.turns + member.thread as u64).is_multiple_of(write_once_in) {
             let mut lines = lock.write();
             longest_write_ns.fetch_max(member.has_it(), Relaxed);
             lines.iter_mut().for_each(|line| line.0 += 1);
