@@ -78,7 +78,8 @@ pub type RawFairSpinLock<P, const MOST: u32 = HAND_OFFS, const PASSES: u32 = RET
 ///
 /// While the next waiter sleeps or wakes, threads on any node may take the lock, `8 * RETURNS`
 /// times in all. Once it stands before the lock, others pass it only if fewer than [`RETURNS`]
-/// have. The lock waits for a waiter that so many have passed, and for one that the kernel
+/// have. They are counted from its first look at the lock on, or from its turn in the queue. The
+/// lock waits for a waiter that so many have passed, and for one that the kernel
 /// preempts.
 ///
 /// ```
