@@ -130,9 +130,9 @@ impl Door {
             && self.word.compare_exchange(0, HELD, Acquire, Relaxed).is_ok()
     }
 
-    /// Takes a lock that is free, past the first of the queue if fewer than the limits have. The
-    /// last holder was on `node`, too, or on one that is not known, or the first of the queue is
-    /// away.
+    /// Takes a lock that is free, past the first of the queue if fewer than the limits have.
+    /// Threads on the last holder's node may pass, those on others while the first of the queue is
+    /// away, or if the last holder's node is not known.
     pub(crate) fn pass(&self, node: u32, limits: Limits) -> bool {
         let word = self.word.load(Relaxed);
         if word == 0 {
@@ -183,7 +183,7 @@ impl Door {
     pub(crate) fn step_aside(&self, away: impl FnOnce(&AtomicU32, u32)) {
         let word = self.word.load(Relaxed);
         let new = word & !WAITED_FOR | AWAY | WIDE;
-        // While somebody holds the lock, nobody else changes the word.
+        // While a thread holds the lock, that thread alone changes the word, when it leaves.
         if word & HELD != 0 && self.word.compare_exchange(word, new, Relaxed, Relaxed).is_ok() {
             away(&self.word, new);
         }

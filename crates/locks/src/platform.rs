@@ -59,8 +59,8 @@ pub trait Futex: Platform {
     /// return earlier. Between its look at the value and its sleep no call of `wake` is lost.
     fn sleep(word: &AtomicU32, value: u32);
 
-    /// Wakes one that sleeps on this word, if there is any. The word may be gone by now, and its
-    /// place may be another word's: only its address counts.
+    /// Wakes a thread that sleeps on this word, if there is any. The word may be gone by now, and
+    /// its place may be another word's: only its address counts.
     fn wake(word: *const AtomicU32);
 }
 

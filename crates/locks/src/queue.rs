@@ -58,7 +58,7 @@ impl Waiter {
     }
 }
 
-/// Whom a holder passes the lock to.
+/// The order in which waiters get the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     /// Hand-offs in a row that are not to the oldest waiter of all.

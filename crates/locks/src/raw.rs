@@ -10,7 +10,7 @@ use core::{fmt, marker::PhantomData};
 #[cfg(not(loom))]
 use lock_api::{GuardNoSend, RawMutex};
 
-/// Times as many threads may pass a waiter that sleeps or wakes as one that stands at the door.
+/// A waiter that sleeps or wakes lets this many times as many threads pass as one at the door.
 const ABSENT: u32 = 8;
 
 mod sealed {
