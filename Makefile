@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test loom miri lock-figures replicas-race replicas-stress compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
+.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test properties loom miri lock-figures replicas-race replicas-stress compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -71,6 +71,8 @@ lint: ## formatting, clippy (fuzz targets, and the model, frames and locks witho
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
 	  lab/run lab/calibrate lab/compare lab/measure lab/migrate lab/numatune lab/replicate lab/test lab/text-costs lab/*.py lab/demo-guest docs/images/draw-demo
 
+# A change is judged by the same cases each time; `make properties` looks at others.
+unit: export PROPTEST_RNG_SEED ?= 20261130
 unit: ## the tests that need no lab
 	cargo test --workspace --config 'target."cfg(unix)".runner = ["$(TIMES)", "run"]'
 	$(TIMES) time "lab's Python tests" -- python3 -m unittest discover --start-directory lab --pattern '*_test.py'
@@ -92,6 +94,9 @@ endif
 libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and libvirt takes what place completes, on request (as root; once built, half a minute)
 	scripts/install libvirt
 	cargo test --package nearside-libvirt --test generated -- --ignored --nocapture
+
+properties: ## the tests that need no lab with 5,000 new cases for each property (PROPTEST_CASES=N), on request
+	PROPTEST_CASES=$(or $(PROPTEST_CASES),5000) cargo test --workspace
 
 loom: ## the locks in many orders of their atomic operations, on request (once built, seconds)
 	RUSTFLAGS='--cfg loom' cargo test --package nearside-locks --lib --release --target-dir target/loom

@@ -119,4 +119,38 @@ proptest! {
             check(&line, line.words());
         }
     }
+
+    #[test]
+    fn small_sizes_are_completed_or_refused(
+        sizes in proptest::collection::vec(0_u64..3, 5), has_backend: bool, has_cells: bool,
+    ) {
+        let mib = |number: usize| format!("{}M", sizes[number]);
+        let mut qemu = format!("kvm -smp 2 -m {}", mib(0));
+        if has_backend {
+            qemu += &format!(
+                " -object memory-backend-ram,id=a,size={} -object memory-backend-ram,id=b,size={}",
+                mib(1), mib(2),
+            );
+        }
+        qemu += match (has_backend, has_cells) {
+            (true, true) => " -numa node,memdev=a -numa node,memdev=b",
+            (false, true) => " -numa node -numa node",
+            (true, false) => " -machine memory-backend=a",
+            (false, false) => "",
+        };
+        let mut cloud = format!("cloud-hypervisor --cpus boot=2 --memory size={}", mib(0));
+        if has_backend {
+            cloud += &format!(" --memory-zone id=a,size={} id=b,size={}", mib(1), mib(2));
+        }
+        if has_backend && has_cells {
+            cloud += " --numa guest_numa_id=0,cpus=0,memory_zones=a \
+                      guest_numa_id=1,cpus=1,memory_zones=b";
+        }
+        for text in [qemu, cloud] {
+            let words: Vec<_> = text.split_whitespace().map(String::from).collect();
+            if let Ok(line) = CommandLine::read(&words) {
+                check(&line, &words);
+            }
+        }
+    }
 }

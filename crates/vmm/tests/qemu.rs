@@ -91,6 +91,7 @@ fn qemu_accepts_completed_command_lines() {
         ("-smp 5 -m 129", 2),
         ("-smp 4,sockets=2 -m 128 -machine q35 -name a", 2),
         ("-smp 2 -m 64", 1),
+        ("-smp 2 -m 0", 1),
         (&format!("-m 64 -object {object} -machine pc,memory-backend=r0"), 0),
         (&format!("-m 64 -object {object} -numa node,memdev=r0"), 0),
         ("-m 64 -object memory-backend-memfd,id=a,size=64M,prealloc=on, -numa node,memdev=a", 0),

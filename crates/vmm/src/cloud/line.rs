@@ -105,7 +105,8 @@ impl CloudLine {
                 if self.zones.iter().any(|zone| zone.id == id) {
                     return Err(format!("there are two memory zones {id}"));
                 }
-                let bytes = keys.size("size", 1)?.ok_or("a memory zone needs size=")?;
+                let bytes = keys.size("size", 1)?.filter(|bytes| *bytes > 0);
+                let bytes = bytes.ok_or("a memory zone needs size=, above 0")?;
                 let host_node = keys.number("host_numa_node")?.map(NodeId);
                 if host_node.is_some_and(|node| node.0 > nearside_topology::MAX_ID) {
                     return Err("there is no such host_numa_node".into());
@@ -161,6 +162,10 @@ impl CloudLine {
         let of_zones = self.zones.iter().fold(0_u64, |sum, zone| sum.saturating_add(zone.bytes));
         if let Some((number, _)) = self.memory.as_ref().filter(|_| of_zones > 0 && vm.bytes > 0) {
             return Err(at(words, *number, "memory in zones needs --memory size=0"));
+        }
+        // cloud-hypervisor, `vmm/src/memory_manager.rs`: `MissingMemoryZones`.
+        if let Some((number, _)) = self.memory.as_ref().filter(|_| of_zones == 0 && vm.bytes == 0) {
+            return Err(at(words, *number, "--memory size=0 needs memory in zones"));
         }
         vm.bytes = vm.bytes.max(of_zones);
         let mut taken = VcpuSet::new();

@@ -21,7 +21,8 @@ pub(crate) struct Backend {
 impl Backend {
     /// Reads the keys of the argument `number`.
     pub(super) fn read(number: usize, keys: &Keys) -> Result<Self, String> {
-        let bytes = keys.size("size", 1)?.ok_or("a memory backend needs size=")?;
+        let bytes = keys.size("size", 1)?.filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or("a memory backend needs size=, above 0")?;
         let page_size = match (keys.get("mem-path"), keys.is_on("hugetlb")) {
             (Some(path), _) => PageSize::Path(path.into()),
             (None, true) => {

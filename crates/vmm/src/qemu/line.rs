@@ -311,8 +311,12 @@ impl Reader {
         (vm.vcpus, vm.max_vcpus) = (line.smp.vcpus, line.smp.max_vcpus);
         let stated = memory.size("size", 1 << 20).map_err(|why| fault(memory_at, why))?;
         let of_backend = line.machine_backend.as_ref().and_then(|id| line.backends.get(id));
-        vm.bytes =
-            stated.or(machine_bytes).or(of_backend.map(|it| it.bytes)).unwrap_or(DEFAULT_BYTES);
+        // QEMU takes -m 0 for its default size, and -machine memory.size=0 for no memory.
+        let stated = stated.filter(|bytes| *bytes > 0).or(machine_bytes);
+        vm.bytes = stated.or(of_backend.map(|it| it.bytes)).unwrap_or(DEFAULT_BYTES);
+        if vm.bytes == 0 {
+            return Err(CommandLineError::Whole("the virtual machine has no memory".into()));
+        }
         vm.states_cells = !line.nodes.is_empty();
         vm.preallocates |= line.backends.values().any(|backend| backend.preallocates);
         let mut cells = Vec::new();
