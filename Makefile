@@ -26,12 +26,13 @@ demo: ## boot four nodes and watch Nearside at work (two to three minutes, once 
 	cargo build --release --package nearside --package nearside-lab
 	lab/demo
 
-build: ## nearside as users have it: target/release/nearside
+build: ## nearside as users have it: target/release/nearside, and the object for mutexes beside it
 	scripts/install build
-	cargo build --release --package nearside
+	cargo build --release --package nearside --package nearside-locks-preload
 
-install: ## copy the programs of `make build` below PREFIX (default /usr/local), its systemd units, its configuration and the hooks of libvirt and of container runtimes (as root)
+install: ## copy the programs of `make build` and the object for mutexes below PREFIX (default /usr/local), its systemd units, its configuration and the hooks of libvirt and of container runtimes (as root)
 	install -D target/release/nearside -t $(DESTDIR)$(PREFIX)/bin
+	install -Dm644 target/release/libnearside_locks_preload.so -t $(DESTDIR)$(PREFIX)/lib/nearside
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	target/release/nearside man $(DESTDIR)$(PREFIX)/share/man/man1
 	target/release/nearside completions bash | install -Dm644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/nearside

@@ -1,0 +1,86 @@
+//! A shared object for `LD_PRELOAD`: the waiters of a program's pthread mutexes queue by NUMA node
+//! before they go to the C library's mutex.
+//!
+//! It replaces `pthread_mutex_lock` alone. A thread that finds a mutex held takes a
+//! [`FairMutex`](nearside_locks::FairMutex) of that address first, then the mutex itself, and then
+//! lets the next one go there. The mutex stays the C library's, and so do its unlock, its waits
+//! with a time limit, and condition variables. README.md has the use.
+//!
+//! `room.rs` has the queue before one mutex, `trial.rs` when it has one, `rooms.rs` those of a
+//! process, and `c_library.rs` the mutex.
+#![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+
+#[allow(unsafe_code, reason = "the C library's functions, and words of its mutex")]
+mod c_library;
+#[allow(unsafe_code, reason = "raw locks")]
+mod room;
+#[allow(unsafe_code, reason = "memory that children find empty")]
+mod rooms;
+mod trial;
+
+use c_library::Mutex;
+use libc::{c_int, pthread_mutex_t};
+use room::Choice;
+use std::{env, io::Write};
+
+/// Whether mutexes have queues: `auto` (by default: those that have more turns with one), `on` or
+/// `off`.
+const CHOICE: &str = "NEARSIDE_LOCKS";
+
+/// If it is set, the process says at its end how many mutexes have a queue.
+const REPORT: &str = "NEARSIDE_LOCKS_REPORT";
+
+/// Locks a mutex, as `pthread_mutex_lock(3)` has it.
+///
+/// # Safety
+/// That of the C library.
+#[allow(unsafe_code, reason = "a function of C")]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    let mutex = unsafe { Mutex::new(mutex) };
+    match rooms::all() {
+        Some(rooms) if mutex.is_plain() => rooms.lock(mutex),
+        _ => mutex.lock(),
+    }
+}
+
+#[allow(unsafe_code, reason = "the dynamic linker calls it before the program")]
+#[used]
+#[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
+static BEGIN: extern "C" fn() = begin;
+
+#[allow(unsafe_code, reason = "the C library calls it after the program")]
+#[used]
+#[cfg_attr(not(test), unsafe(link_section = ".fini_array"))]
+static END: extern "C" fn() = end;
+
+extern "C" fn begin() {
+    let choice = match env::var_os(CHOICE) {
+        None => Choice::Measured,
+        Some(word) if word == "auto" => Choice::Measured,
+        Some(word) if word == "on" => Choice::Always,
+        Some(word) if word == "off" => return,
+        Some(word) => return say(format_args!("{CHOICE}={word:?}: expected auto, on or off")),
+    };
+    if let Err(why) = rooms::begin(choice) {
+        say(format_args!("no mutex has a queue: {why}"));
+    }
+}
+
+extern "C" fn end() {
+    if env::var_os(REPORT).is_none() {
+        return;
+    }
+    match rooms::all().map(rooms::Rooms::count) {
+        Some((all, queues)) => {
+            say(format_args!("mutexes that were waited for: {all}, with a queue now: {queues}"));
+        }
+        None => say(format_args!("no mutex has a queue")),
+    }
+}
+
+fn say(what: std::fmt::Arguments<'_>) {
+    // A program without standard error goes on.
+    _ = writeln!(std::io::stderr(), "nearside-locks: {what}");
+}

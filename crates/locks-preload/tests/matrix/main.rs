@@ -1,0 +1,70 @@
+//! Kinds of mutexes and their uses: with the C library by itself, and below the object.
+#![allow(unsafe_code, reason = "mutexes of the C library")]
+#![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
+#![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+
+mod kinds;
+mod mutex;
+mod others;
+mod uses;
+
+use std::{env, path::PathBuf, process::Command};
+
+/// The object, which cargo makes beside this test.
+fn object() -> PathBuf {
+    let deps = env::current_exe().unwrap().parent().unwrap().to_owned();
+    deps.join("libnearside_locks_preload.so")
+}
+
+/// Runs all other tests of this file below the object, and returns what it says at the end.
+fn report(choice: &str) -> String {
+    let output = Command::new("timeout")
+        .args(["900", "env", "NEARSIDE_LOCKS_REPORT=1"])
+        .arg(format!("NEARSIDE_LOCKS={choice}"))
+        .arg(format!("LD_PRELOAD={}", object().display()))
+        .arg(env::current_exe().unwrap())
+        .args(["--skip", "below_the_object", "--test-threads", "1"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{choice}: {}\n{said}\n{errors}", output.status);
+    errors.lines().rfind(|line| line.starts_with("nearside-locks: ")).unwrap_or_default().into()
+}
+
+/// Mutexes that were waited for, and those with a queue at the end.
+fn counts(report: &str) -> Vec<u32> {
+    report.split([' ', ',']).filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn all_hold_below_the_object_with_queues() {
+    let report = report("on");
+    let counts = counts(&report);
+    assert!(counts.len() == 2 && counts[0] > 0, "{report:?}");
+    assert_eq!(counts[0], counts[1], "{report:?}");
+}
+
+#[test]
+fn all_hold_below_the_object_that_measures() {
+    let report = report("auto");
+    assert!(counts(&report).first().is_some_and(|waited_for| *waited_for > 0), "{report:?}");
+}
+
+#[test]
+fn all_hold_below_the_object_without_queues() {
+    assert_eq!(report("off"), "nearside-locks: no mutex has a queue");
+}
+
+#[test]
+fn a_word_that_it_does_not_know_is_said_below_the_object() {
+    let output = Command::new("env")
+        .arg(format!("LD_PRELOAD={}", object().display()))
+        .args(["NEARSIDE_LOCKS=yes", "/bin/echo", "runs"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"runs\n", "{errors}");
+    let expected = "nearside-locks: NEARSIDE_LOCKS=\"yes\": expected auto, on or off\n";
+    assert!(errors.ends_with(expected), "{errors}");
+}
