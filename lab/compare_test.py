@@ -59,6 +59,12 @@ class Options(unittest.TestCase):
             ("x460-small", [4, 8, 12, 16], 2, []),
         )
 
+    def test_a_queue_before_mutexes_is_for_the_workload_with_mutexes(self):
+        for words, has_queue in (("lock", True), ("warehouse", False), ("--required", True)):
+            options, _ = self.parse(words)
+            self.assertEqual("queue" in options.contenders, has_queue, words)
+            self.assertEqual(options.contenders[:2], ["stock", "balancing"])
+
     def test_options_that_quick_and_required_settle_are_refused(self):
         options, _ = self.parse("--quick", "text", "--machine", "pairs")
         self.assertEqual(

@@ -13,10 +13,16 @@ CONTENDERS = {
     "pin-oracle": "cpuset a domain, placed knowing the work",
     "xen": "Xen 4.20: a PV guest a domain, placed by libxl",
     "nearside": "Nearside: placement, scheduler, daemon",
+    "queue": "stock kernel, Nearside's queue before each mutex",
     "local": "bound: all lines local, CPUs shared out ideally",
     "remote": "bound: all lines remote, CPUs shared out ideally",
 }
 BOUNDS = ("local", "remote")
+
+
+def contenders_of(workload):
+    """The contenders that differ for a workload: one of them is about mutexes."""
+    return [name for name in CONTENDERS if name != "queue" or workload == "lock"]
 
 
 def naive_pins(domains, machine):

@@ -70,7 +70,7 @@ SET = (
     Part("sdet", (4, 8, 12), STOCK_AND_US),
     Part("dbench", (4, 8, 12), STOCK_AND_US),
     Part("stream", (16,), STOCK_AND_US),
-    Part("lock", (16,), STOCK_AND_US),
+    Part("lock", (16,), (*STOCK_AND_US, "queue")),
     Part("hackbench", (16,), STOCK_AND_US),
     Part("text", (16,), STOCK_AND_US),
     Part("warehouse", (16,), FAR),

@@ -59,6 +59,9 @@ def call(*command):
     return done.stdout.strip()
 
 
+# Where the object that puts a queue before mutexes is in the guest.
+QUEUE = "/lib/libnearside_locks_preload.so"
+
 # Programs of the guests, and their packages.
 PROGRAMS = {"workloads": "nearside-workloads", "nearside": "nearside"}
 
@@ -77,6 +80,16 @@ def build(*names, as_tests=False):
         command += ["--bin", name]
     messages = [json.loads(line) for line in call(*command).splitlines() if line.startswith("{")]
     return {m["target"]["name"]: Path(m["executable"]) for m in messages if m.get("executable")}
+
+
+def build_queue(as_tests=False):
+    """Builds the object that puts a queue before mutexes, and returns its path."""
+    say("building nearside-locks-preload")
+    command = ["cargo", "build", "--message-format=json-render-diagnostics"]
+    command += ["--package", "nearside-locks-preload", *([] if as_tests else ["--release"])]
+    messages = [json.loads(line) for line in call(*command).splitlines() if line.startswith("{")]
+    files = [file for message in messages for file in message.get("filenames", [])]
+    return next(Path(file) for file in files if file.endswith("/libnearside_locks_preload.so"))
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,7 @@ class Runner:
 
     def __init__(self, results, image, as_tests=False):
         self.results, self.image, self.described, self.files = results, image, {}, identity.Files()
+        self.as_tests = as_tests
         self.kernel = image.parent.name.removesuffix("-amd64")
         self.began_with = {path: self.files.digest(path) for path in identity.read_by_guests()}
         for folder in ("trials", "machines", "bin", "failed"):
@@ -164,6 +178,11 @@ class Runner:
         return self.described[which]
 
     @functools.cache
+    def queue(self):
+        """The object that puts a queue before mutexes: a copy, as of the programs."""
+        return Path(shutil.copy2(build_queue(self.as_tests), self.results / "bin"))
+
+    @functools.cache
     def packages(self):
         return Path(call(LAB / "packages", "workloads"))
 
@@ -174,6 +193,8 @@ class Runner:
             packages = self.packages()
         if trial.contender == "numad":
             others["/bin/numad"] = packages / "usr/bin/numad"
+        if trial.contender == "queue":
+            others[QUEUE] = self.queue()
         if trial.workload == "hackbench":
             others["/bin/hackbench"] = packages / "usr/bin/hackbench"
         if trial.workload == "dbench":
@@ -224,6 +245,8 @@ class Runner:
                 return [*command, "--nearside", "/bin/nearside"]
             case "numad":
                 return [*command, "--numad", "/bin/numad"]
+            case "queue":
+                return [*command, "--preload", QUEUE]
             case "pin-naive":
                 pins = naive_pins(domains, machine)
             case _:  # the oracle, which binds for the bounds, too

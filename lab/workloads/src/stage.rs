@@ -60,6 +60,9 @@ pub(crate) struct Contender {
     /// .. its `run` alone: each domain is bound to its home, and nobody watches
     #[arg(long, requires = "nearside")]
     without_daemon: bool,
+    /// A shared object below each domain's program, as LD_PRELOAD has it
+    #[arg(long)]
+    preload: Option<PathBuf>,
     #[command(flatten)]
     text: Text,
     /// Divide the control intervals of all contenders by this
@@ -156,6 +159,9 @@ impl<'a> Stage<'a> {
             command.args(["domain", "--group"]).arg(group_of(number));
             command
         };
+        if let Some(object) = &self.contender.preload {
+            command.env("LD_PRELOAD", object);
+        }
         let mut child =
             command.args(&domain.program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         match (child.stdin.take(), child.stdout.take()) {

@@ -1,13 +1,9 @@
 //! Threads that add arrays, and threads that share a lock.
 
 use clap::Args;
-use nearside_workloads::clock;
-use std::{
-    hint::black_box,
-    mem,
-    sync::{Barrier, Mutex},
-    thread,
-};
+use lock_api::Mutex;
+use nearside_workloads::{clock, pthread::Pthread};
+use std::{hint::black_box, mem, sync::Barrier, thread};
 
 /// Add arrays, as STREAM's triad does.
 #[derive(Debug, Args)]
@@ -41,7 +37,7 @@ impl Stream {
     }
 }
 
-/// Share a lock.
+/// Share a mutex of the C library.
 #[derive(Debug, Args)]
 pub(crate) struct Lock {
     #[arg(long)]
@@ -62,14 +58,13 @@ const BETWEEN_NS: u64 = 20_000;
 impl Lock {
     /// See [`Stream::run`].
     pub(crate) fn run<T>(&self, begin: impl FnOnce() -> T) -> T {
-        let guarded = Mutex::new([const { Line(0) }; GUARDED]);
+        let guarded: Mutex<Pthread, _> = Mutex::new([const { Line(0) }; GUARDED]);
         let work = |()| {
             for _ in 0..self.rounds {
-                // No thread panics while it holds the lock.
-                if let Ok(mut lines) = guarded.lock() {
-                    lines.iter_mut().for_each(|line| line.0 += 1);
-                    clock::work();
-                }
+                let mut lines = guarded.lock();
+                lines.iter_mut().for_each(|line| line.0 += 1);
+                clock::work();
+                drop(lines);
                 for _ in 0..BETWEEN_NS / clock::STEP_NS {
                     clock::work();
                 }

@@ -15,7 +15,8 @@ mod shared;
 use args::Args;
 use clap::Parser;
 use nearside_locks::{Linux, RawFairMutex, RawFairSpinLock, RawNodeRwLock};
-use pthread::{Pthread, PthreadRw};
+use nearside_workloads::pthread::Pthread;
+use pthread::PthreadRw;
 use test_and_set::TestAndSet;
 
 fn main() {
