@@ -111,7 +111,10 @@ miri: ## the fair locks under Miri, which looks at each access of memory, on req
 lock-figures: ## locks on a modelled machine of four nodes, on request (once built, half a minute)
 	scripts/install lab
 	cargo build --release --package nearside-lab --bin locks
+	cargo build --release --package nearside-locks-preload
 	lab/run --model x460-small -- target/release/locks
+	lab/run --model x460-small --with target/release/libnearside_locks_preload.so=/lib/queue.so \
+	  --env LD_PRELOAD=/lib/queue.so --env NEARSIDE_LOCKS=on -- target/release/locks --kind pthread --ms 600
 
 replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root)
 	cargo test --package nearside-replicas --test racing -- --ignored --nocapture

@@ -21,18 +21,27 @@ impl Next {
         Self { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// A constructor of a library may call before ours has run.
     #[inline]
-    fn get(&self) -> Option<Function> {
+    fn get(&self) -> Function {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            // SAFETY: a name that ends.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-            self.found.store(found, Ordering::Relaxed);
+            found = self.find();
         }
-        // SAFETY: a null pointer is `None`; else it is a function of this kind, as pthreads
-        // has it.
-        unsafe { transmute::<*mut c_void, Option<Function>>(found) }
+        // SAFETY: a function of this kind (`pthread.h`).
+        unsafe { transmute::<*mut c_void, Function>(found) }
+    }
+
+    /// A constructor of a library may call before ours has run.
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        // SAFETY: a name that ends.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if found.is_null() {
+            // A program that goes on without its mutexes would be worse.
+            std::process::abort();
+        }
+        self.found.store(found, Ordering::Relaxed);
+        found
     }
 }
 
@@ -48,6 +57,9 @@ pub(crate) struct Mutex(*mut pthread_mutex_t);
 /// asks the library that runs.
 const WORD: usize = 0;
 const KIND: usize = 4;
+
+/// A mutex that was made as PTHREAD_MUTEX_NORMAL (`PTHREAD_MUTEX_NO_ELISION_NP`).
+const NO_ELISION: u32 = 512;
 
 impl Mutex {
     /// # Safety
@@ -67,9 +79,8 @@ impl Mutex {
 
     /// Whether it is neither recursive, error-checking, adaptive, robust, shared nor of a
     /// priority protocol, and its lock is not elided.
-    #[inline]
     pub(crate) fn is_plain(self) -> bool {
-        self.word(KIND) == 0
+        self.word(KIND) & !NO_ELISION == 0
     }
 
     /// Whether some thread holds it just now.
@@ -81,20 +92,14 @@ impl Mutex {
     /// Locks it as the C library does.
     #[inline]
     pub(crate) fn lock(self) -> c_int {
-        match LOCK.get() {
-            // SAFETY: as for `new`.
-            Some(lock) => unsafe { lock(self.0) },
-            None => libc::ENOSYS,
-        }
+        // SAFETY: as for `new`.
+        unsafe { LOCK.get()(self.0) }
     }
 
     /// Tries to lock it as the C library does.
     pub(crate) fn try_lock(self) -> c_int {
-        match TRY_LOCK.get() {
-            // SAFETY: as for `new`.
-            Some(lock) => unsafe { lock(self.0) },
-            None => libc::EBUSY,
-        }
+        // SAFETY: as for `new`.
+        unsafe { TRY_LOCK.get()(self.0) }
     }
 }
 
@@ -129,11 +134,50 @@ pub(crate) fn is_as_expected() -> bool {
     }
 }
 
-/// Whether the caller is scheduled by a real-time policy or a deadline.
-pub(crate) fn is_urgent() -> bool {
+/// The calling thread, as a number that no other has while this one lives. The address of a
+/// variable of the thread would not do: the dynamic linker may allocate memory for it, and so lock
+/// a mutex.
+pub(crate) fn thread() -> usize {
     // SAFETY: it asks about the calling thread.
-    let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
-    [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&policy)
+    unsafe { libc::pthread_self() as usize }
+}
+
+unsafe extern "C" {
+    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
+}
+
+/// PTHREAD_CANCEL_DEFERRED, which the libc crate lacks.
+const DEFERRED: c_int = 0;
+
+/// Whether the calling thread may be cancelled at any instruction: it would leave an entry of a
+/// queue behind.
+pub(crate) fn ends_anywhere() -> bool {
+    let (mut kind, mut other) = (DEFERRED, DEFERRED);
+    // SAFETY: it changes the calling thread, and changes it back.
+    unsafe {
+        pthread_setcanceltype(DEFERRED, &raw mut kind);
+        if kind != DEFERRED {
+            pthread_setcanceltype(kind, &raw mut other);
+        }
+    }
+    kind != DEFERRED
+}
+
+unsafe extern "C" {
+    fn nearside_policy_of_thread() -> *mut c_int;
+}
+
+/// Whether the calling thread has a real-time policy or a deadline. The C library wakes such
+/// threads by priority. A thread is asked once.
+pub(crate) fn is_urgent() -> bool {
+    // SAFETY: a variable of the calling thread.
+    let known = unsafe { &mut *nearside_policy_of_thread() };
+    if *known == 0 {
+        // SAFETY: it asks about the calling thread.
+        let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+        *known = 1 + policy;
+    }
+    [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&(*known - 1))
 }
 
 #[cfg(test)]

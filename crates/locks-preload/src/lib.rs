@@ -21,13 +21,19 @@ mod trial;
 use c_library::Mutex;
 use libc::{c_int, pthread_mutex_t};
 use room::Choice;
-use std::{env, io::Write};
+use rooms::Report;
+use std::{
+    env,
+    fmt::Arguments,
+    io::{self, Write},
+};
 
 /// Whether mutexes have queues: `auto` (by default: those that have more turns with one), `on` or
 /// `off`.
 const CHOICE: &str = "NEARSIDE_LOCKS";
 
-/// If it is set, the process says at its end how many mutexes have a queue.
+/// If it is set, the process says at its end how many mutexes have a queue, and how often a thread
+/// has queued.
 const REPORT: &str = "NEARSIDE_LOCKS_REPORT";
 
 /// Locks a mutex, as `pthread_mutex_lock(3)` has it.
@@ -39,6 +45,14 @@ const REPORT: &str = "NEARSIDE_LOCKS_REPORT";
 pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
     // SAFETY: the caller's promise is the same.
     let mutex = unsafe { Mutex::new(mutex) };
+    match rooms::is_calm(mutex) {
+        true => mutex.lock(),
+        false => lock_wanted(mutex),
+    }
+}
+
+#[cold]
+fn lock_wanted(mutex: Mutex) -> c_int {
     match rooms::all() {
         Some(rooms) if mutex.is_plain() => rooms.lock(mutex),
         _ => mutex.lock(),
@@ -72,15 +86,21 @@ extern "C" fn end() {
     if env::var_os(REPORT).is_none() {
         return;
     }
-    match rooms::all().map(rooms::Rooms::count) {
-        Some((all, queues)) => {
-            say(format_args!("mutexes that were waited for: {all}, with a queue now: {queues}"));
-        }
+    match rooms::all().map(rooms::Rooms::report) {
+        Some(Report { mutexes, queues, queued }) => say(format_args!(
+            "mutexes that are waited for: {mutexes}, with a queue now: {queues}, times that a \
+             thread has queued: {queued}"
+        )),
         None => say(format_args!("no mutex has a queue")),
     }
 }
 
-fn say(what: std::fmt::Arguments<'_>) {
-    // A program without standard error goes on.
-    _ = writeln!(std::io::stderr(), "nearside-locks: {what}");
+#[allow(unsafe_code, reason = "a function of C")]
+fn say(what: Arguments<'_>) {
+    // A program without standard error goes on, and one whose standard error nobody reads.
+    // SAFETY: no handler of the program is called, and its own is there again below.
+    let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    _ = writeln!(io::stderr(), "nearside-locks: {what}");
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGPIPE, before) };
 }

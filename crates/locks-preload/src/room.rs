@@ -1,15 +1,17 @@
 //! The queue before one mutex.
 
 use crate::{
-    c_library::{Mutex, is_urgent},
+    c_library::{Mutex, ends_anywhere, is_urgent, thread},
     trial::{Trial, Way},
 };
 use libc::c_int;
 use nearside_locks::{FairSpinLock, Linux, Platform, RawFairMutex, lock_api::RawMutex};
 use std::{
-    cell::Cell,
     hint::spin_loop,
-    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{
+        AtomicU32, AtomicU64, AtomicUsize,
+        Ordering::{Acquire, Relaxed, Release},
+    },
 };
 
 /// Turns that a thread takes in a row before it queues, if others do.
@@ -18,34 +20,40 @@ const RETURNS: u32 = 4;
 /// Looks at a held mutex by the first of the queue, before it sleeps as the C library has it.
 const LOOKS: u32 = 300;
 
-/// Turns that are counted, or waits of a thread, between two looks at the clock.
-const TURNS_PER_LOOK: u32 = 64;
+/// Turns that are counted, or waits, between two looks at the clock.
+const TURNS_PER_LOOK: u32 = 16;
 
-/// Hand-offs in a row near each other, and threads that pass a waiter (`docs/performance/locks.md`
-/// has what others do).
+/// Waits for other mutexes of the same place, with none for the owner, after which another becomes
+/// its owner.
+const PATIENCE: u32 = 64;
+
+/// Hand-offs in a row near each other, and threads that pass a waiter.
 type Queue = RawFairMutex<Linux, 16, 4>;
 
 /// A line of the cache, and the one that processors fetch with it.
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// Whose a room is, and how it is used: one word, so that it changes at once.
+/// The mutex that a place belongs to, and what its threads do now. It seldom changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bond(u64);
+struct Owner(u64);
 
-impl Bond {
-    const ADDRESS: u64 = (1 << 48) - 1;
-    const WAITER: u64 = 1 << 48;
-    const WAITERS: u64 = Self::WAITER * 0x3fff;
+/// The bits of an address of a program (`Documentation/arch/x86/x86_64/mm.rst`). A mutex beyond
+/// them, in memory that a program has to ask for by address, has no queue.
+const ADDRESS: u64 = (1 << 48) - 1;
+
+impl Owner {
     const QUEUES: u64 = 1 << 62;
     const COUNTS: u64 = 1 << 63;
 
-    fn is_of(self, mutex: Mutex) -> bool {
-        self.0 & Self::ADDRESS == mutex.address() as u64
+    fn going(self, way: Way, counts: bool) -> Self {
+        let queues = if way == Way::Queue { Self::QUEUES } else { 0 };
+        let counts = if counts { Self::COUNTS } else { 0 };
+        Self(self.0 & ADDRESS | queues | counts)
     }
 
-    fn has_waiters(self) -> bool {
-        self.0 & Self::WAITERS != 0
+    fn is(self, mutex: Mutex) -> bool {
+        self.0 & ADDRESS == mutex.address() as u64
     }
 
     fn queues(self) -> bool {
@@ -55,42 +63,66 @@ impl Bond {
     fn counts(self) -> bool {
         self.0 & Self::COUNTS != 0
     }
+}
 
-    /// With one waiter more; none if it is another mutex's, or has as many as it can count.
-    fn with_waiter(self, mutex: Mutex) -> Option<Self> {
-        let has_place = self.0 & Self::WAITERS != Self::WAITERS;
-        (self.is_of(mutex) && has_place).then(|| Self(self.0 + Self::WAITER))
+/// The mutex that threads queue for, and their number: one word, so that nobody queues for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Waiters(u64);
+
+impl Waiters {
+    const ONE: u64 = ADDRESS + 1;
+
+    fn are_some(self) -> bool {
+        self.0 > ADDRESS
     }
 
-    /// Another mutex's; none while somebody waits.
-    fn rebound(self, mutex: Mutex, way: Way, counts: bool) -> Option<Self> {
+    /// One more for this mutex; none if they queue for another, or are as many as it can count.
+    fn with_one_for(self, mutex: Mutex) -> Option<Self> {
+        let is_for = self.0 & ADDRESS == mutex.address() as u64;
+        self.0.checked_add(Self::ONE).filter(|_| is_for).map(Self)
+    }
+
+    /// One less; none if there is none. So it is in a child that a handler of signals has made,
+    /// while its thread queued.
+    fn without_one(self) -> Option<Self> {
+        self.0.checked_sub(Self::ONE).map(Self)
+    }
+
+    /// None, for this mutex from now on, unless there are some.
+    fn none_for(self, mutex: Mutex) -> Option<Self> {
         let address = mutex.address() as u64;
-        let is_free = !self.has_waiters() && address & !Self::ADDRESS == 0;
-        is_free.then_some(Self(address).going(way, counts))
-    }
-
-    fn going(self, way: Way, counts: bool) -> Self {
-        let queues = if way == Way::Queue { Self::QUEUES } else { 0 };
-        let counts = if counts { Self::COUNTS } else { 0 };
-        Self(self.0 & (Self::ADDRESS | Self::WAITERS) | queues | counts)
+        (!self.are_some() && address <= ADDRESS).then_some(Self(address))
     }
 }
 
-/// The last thread that came out of the queue, and what holders count. Only a thread that has the
-/// mutex writes it.
+/// What threads that have the mutex count, or are about to take it.
 #[derive(Default)]
 struct Holder {
+    /// The last one that came out of the queue, and how often it has come back since.
     thread: AtomicUsize,
     returns: AtomicU32,
     turns: AtomicU64,
 }
 
-/// A queue before a mutex, that which is waited for at this place. A thread that waits for another
-/// mutex of the same place does not queue: if it did, the first of the queue might wait for it.
+/// What threads that wait count.
+#[derive(Default)]
+struct Counts {
+    waits: AtomicU32,
+    /// Waits for other mutexes of this place, since the last one for the owner.
+    others: AtomicU32,
+    /// Threads that have come out of the queue. The first of the queue writes it.
+    queued: AtomicU64,
+}
+
+/// A queue before a mutex: the owner of this place. A thread that waits for another mutex of the
+/// same place does not queue. If it did, the first of the queue might wait for a mutex whose holder
+/// stands behind it.
 pub(crate) struct Room {
-    bond: Line<AtomicU64>,
+    owner: Line<AtomicU64>,
+    waiters: Line<AtomicU64>,
     holder: Line<Holder>,
     queue: Line<Queue>,
+    counts: Line<Counts>,
     trial: Line<FairSpinLock<Linux, Trial>>,
 }
 
@@ -102,107 +134,106 @@ pub(crate) enum Choice {
     Always,
 }
 
-struct Thread {
-    waits: Cell<u32>,
-    is_urgent: Cell<Option<bool>>,
-}
-
-thread_local! {
-    static THREAD: Thread = const { Thread { waits: Cell::new(0), is_urgent: Cell::new(None) } };
-}
-
-/// The calling thread, as a number that no other has while this one lives.
-fn thread() -> usize {
-    THREAD.with(|thread| std::ptr::from_ref(thread) as usize)
-}
-
-/// Whether the calling thread goes the C library's way, which wakes by priority. It is asked once.
-fn is_urgent_thread() -> bool {
-    THREAD.with(|thread| {
-        let is_urgent = thread.is_urgent.get().unwrap_or_else(is_urgent);
-        thread.is_urgent.set(Some(is_urgent));
-        is_urgent
-    })
-}
-
-/// Whether the calling thread has waited often enough to look at the clock.
-fn shall_look() -> bool {
-    THREAD.with(|thread| {
-        let waits = thread.waits.get().wrapping_add(1);
-        thread.waits.set(waits);
-        waits.is_multiple_of(TURNS_PER_LOOK)
-    })
+/// What a room is used for, in a report.
+pub(crate) struct Use {
+    pub(crate) has_owner: bool,
+    pub(crate) has_queue: bool,
+    pub(crate) queued: u64,
 }
 
 impl Room {
     pub(crate) fn new() -> Self {
         Self {
-            bond: Line(AtomicU64::new(0)),
+            owner: Line(AtomicU64::new(0)),
+            waiters: Line(AtomicU64::new(0)),
             holder: Line(Holder::default()),
             queue: Line(Queue::INIT),
-            trial: Line(FairSpinLock::new(Trial::new(0, 0))),
+            counts: Line(Counts::default()),
+            trial: Line(FairSpinLock::new(Trial::new(0))),
         }
     }
 
-    fn bond(&self) -> Bond {
-        Bond(self.bond.0.load(Relaxed))
+    pub(crate) fn r#use(&self) -> Use {
+        Use {
+            has_owner: self.owner() != Owner(0),
+            has_queue: self.owner().queues(),
+            queued: self.counts.0.queued.load(Relaxed),
+        }
     }
 
-    fn change(&self, change: impl Fn(Bond) -> Option<Bond>) -> bool {
-        let changed = |bond| change(Bond(bond)).map(|bond| bond.0);
-        self.bond.0.fetch_update(Relaxed, Relaxed, changed).is_ok()
-    }
-
-    /// Whether it is a mutex's, and that has a queue now.
-    pub(crate) fn state(&self) -> (bool, bool) {
-        (self.bond() != Bond(0), self.bond().queues())
-    }
-
-    /// Locks a mutex whose place this is.
+    /// Whether a room is a mutex's.
+    ///
+    /// # Safety
+    /// The room is mapped. It may not have been made yet, and be zero.
     #[inline]
-    pub(crate) fn lock(&self, mutex: Mutex, choice: Choice) -> c_int {
-        let bond = self.bond();
-        match (bond.is_of(mutex), mutex.is_held()) {
-            (false, false) => mutex.lock(),
-            (is_of, is_held) => self.lock_known(mutex, bond, is_of, is_held, choice),
-        }
+    pub(crate) unsafe fn is_of(room: *const Self, mutex: Mutex) -> bool {
+        // SAFETY: an atomic word, which may be zero: that is no mutex's.
+        let owner = unsafe { &(*room).owner.0 };
+        Owner(owner.load(Relaxed)).is(mutex)
     }
 
-    /// Locks a mutex that is waited for, or has been.
-    fn lock_known(
-        &self,
-        mutex: Mutex,
-        bond: Bond,
-        is_of: bool,
-        is_held: bool,
-        choice: Choice,
-    ) -> c_int {
-        if !is_of {
-            self.bind(mutex, choice);
+    fn owner(&self) -> Owner {
+        Owner(self.owner.0.load(Relaxed))
+    }
+
+    fn waiters(&self) -> Waiters {
+        Waiters(self.waiters.0.load(Acquire))
+    }
+
+    fn change(&self, change: impl Fn(Waiters) -> Option<Waiters>) -> bool {
+        let changed = |waiters| change(Waiters(waiters)).map(|waiters| waiters.0);
+        self.waiters.0.fetch_update(Release, Acquire, changed).is_ok()
+    }
+
+    /// Locks a mutex that is held, or owns this room.
+    pub(crate) fn lock(&self, mutex: Mutex, choice: Choice) -> c_int {
+        let (owner, is_held) = (self.owner(), mutex.is_held());
+        if !owner.is(mutex) {
+            if is_held {
+                self.wait_beside(mutex, choice);
+            }
             return mutex.lock();
         }
-        if is_held && choice == Choice::Measured && shall_look() {
-            self.look();
+        if is_held {
+            self.wait_as_owner(choice);
         }
-        let queues = bond.queues() && (is_held || bond.has_waiters() && !self.may_return());
+        let queues = owner.queues() && (is_held || self.waiters().are_some() && !self.may_return());
         let result = if queues { self.queue(mutex) } else { mutex.lock() };
-        if result == 0 && bond.counts() {
-            self.count();
+        if result == 0 && owner.counts() {
+            self.count(mutex);
         }
         result
     }
 
-    /// Gives the room to a mutex, if nobody waits in it.
-    fn bind(&self, mutex: Mutex, choice: Choice) {
-        // Who has the trial has the bond, but for its waiters.
+    fn wait_as_owner(&self, choice: Choice) {
+        let counts = &self.counts.0;
+        if counts.others.load(Relaxed) > 0 {
+            counts.others.store(0, Relaxed);
+        }
+        let waits = counts.waits.fetch_add(1, Relaxed);
+        if choice == Choice::Measured && waits.is_multiple_of(TURNS_PER_LOOK) {
+            self.look();
+        }
+    }
+
+    /// A mutex that does not own the room becomes its owner, if there is none, or nobody waits for
+    /// that one.
+    fn wait_beside(&self, mutex: Mutex, choice: Choice) {
+        let others = self.counts.0.others.fetch_add(1, Relaxed);
+        if self.owner() != Owner(0) && others < PATIENCE {
+            return;
+        }
+        // Who has the trial may change the owner.
         let Some(mut trial) = self.trial.0.try_lock() else { return };
-        let first = Trial::new(self.holder.0.turns.load(Relaxed), Linux::now_ns());
-        let (way, counts) = match choice {
-            Choice::Measured => (first.way(), first.counts()),
-            Choice::Always => (Way::Queue, false),
-        };
-        if self.change(|bond| bond.rebound(mutex, way, counts)) {
-            *trial = first;
+        if self.change(|waiters| waiters.none_for(mutex)) {
+            *trial = Trial::new(Linux::now_ns());
+            let (way, counts) = match choice {
+                Choice::Measured => (trial.way(), trial.counts()),
+                Choice::Always => (Way::Queue, false),
+            };
+            let owner = Owner(mutex.address() as u64).going(way, counts);
+            self.owner.0.store(owner.0, Relaxed);
+            self.counts.0.others.store(0, Relaxed);
         }
     }
 
@@ -219,22 +250,26 @@ impl Room {
 
     #[cold]
     fn queue(&self, mutex: Mutex) -> c_int {
-        if is_urgent_thread() || !self.change(|bond| bond.with_waiter(mutex)) {
+        if is_urgent() || ends_anywhere() || !self.change(|waiters| waiters.with_one_for(mutex)) {
             return mutex.lock();
         }
         self.queue.0.lock();
         let result = lock_as_first(mutex);
         self.holder.0.thread.store(thread(), Relaxed);
         self.holder.0.returns.store(0, Relaxed);
-        // SAFETY: this thread has locked it above.
+        let queued = self.counts.0.queued.load(Relaxed);
+        self.counts.0.queued.store(queued + 1, Relaxed);
+        // SAFETY: this thread has locked the queue above.
         unsafe { self.queue.0.unlock() };
-        self.bond.0.fetch_sub(Bond::WAITER, Relaxed);
+        self.change(Waiters::without_one);
         result
     }
 
     /// Counts a turn of the mutex, which the calling thread has.
-    fn count(&self) {
-        // If the room is another mutex's by now, a turn may get lost.
+    fn count(&self, mutex: Mutex) {
+        if !self.owner().is(mutex) {
+            return;
+        }
         let turns = self.holder.0.turns.load(Relaxed) + 1;
         self.holder.0.turns.store(turns, Relaxed);
         if turns.is_multiple_of(TURNS_PER_LOOK.into()) {
@@ -245,9 +280,12 @@ impl Room {
     #[cold]
     fn look(&self) {
         let Some(mut trial) = self.trial.0.try_lock() else { return };
+        let before = (trial.way(), trial.counts());
         trial.look(self.holder.0.turns.load(Relaxed), Linux::now_ns());
         let (way, counts) = (trial.way(), trial.counts());
-        self.change(|bond| Some(bond.going(way, counts)));
+        if (way, counts) != before {
+            self.owner.0.store(self.owner().going(way, counts).0, Relaxed);
+        }
     }
 }
 

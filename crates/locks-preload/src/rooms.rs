@@ -33,6 +33,19 @@ const READY: u32 = 2;
 static ALL: AtomicPtr<Rooms> = AtomicPtr::new(null_mut());
 static IS_ALWAYS: AtomicBool = AtomicBool::new(false);
 
+/// Whether a mutex has been waited for.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// What the rooms are used for.
+#[derive(Default)]
+pub(crate) struct Report {
+    /// Mutexes that have a place, and those of them that have a queue now.
+    pub(crate) mutexes: u32,
+    pub(crate) queues: u32,
+    /// Threads that have queued so far.
+    pub(crate) queued: u64,
+}
+
 /// Begins to serve mutexes with queues, unless this system differs from what this object knows.
 pub(crate) fn begin(choice: Choice) -> Result<(), &'static str> {
     if !is_as_expected() {
@@ -47,14 +60,25 @@ pub(crate) fn begin(choice: Choice) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The rooms; none before they are there, and while a child makes its own.
+/// Whether a mutex is free, and nobody has waited for it, as most are most of the time.
 #[inline]
+pub(crate) fn is_calm(mutex: Mutex) -> bool {
+    !mutex.is_held() && (!IS_USED.load(Relaxed) || !has_room(mutex))
+}
+
+fn has_room(mutex: Mutex) -> bool {
+    let rooms = ALL.load(Acquire);
+    // SAFETY: it has been mapped, for ever.
+    !rooms.is_null() && unsafe { Room::is_of(Rooms::room(rooms, mutex), mutex) }
+}
+
+/// The rooms; none before they are there, and while a child makes its own.
 pub(crate) fn all() -> Option<&'static Rooms> {
     let rooms = ALL.load(Acquire);
     if rooms.is_null() {
         return None;
     }
-    // SAFETY: it has been mapped, for ever. Its words may be zero, which their types permit.
+    // SAFETY: it has been mapped, for ever. This word of it may be zero.
     let state = unsafe { &(*rooms).state };
     if state.load(Acquire) != READY && !Rooms::make(rooms, state) {
         return None;
@@ -82,6 +106,16 @@ impl Rooms {
         }
     }
 
+    /// The room of a mutex, which need not have been made.
+    ///
+    /// # Safety
+    /// The rooms are mapped.
+    #[inline]
+    unsafe fn room(rooms: *const Self, mutex: Mutex) -> *const Room {
+        // SAFETY: a place is less than the number of rooms.
+        unsafe { (&raw const (*rooms).rooms).cast::<Room>().add(place(mutex.address())) }
+    }
+
     /// Makes the rooms, unless another thread does it just now.
     #[cold]
     fn make(rooms: *mut Self, state: &AtomicU32) -> bool {
@@ -97,21 +131,26 @@ impl Rooms {
         true
     }
 
-    /// Locks a plain mutex.
-    #[inline]
+    /// Locks a plain mutex that is not calm.
     pub(crate) fn lock(&self, mutex: Mutex) -> c_int {
         let choice = match IS_ALWAYS.load(Relaxed) {
             true => Choice::Always,
             false => Choice::Measured,
         };
+        if !IS_USED.load(Relaxed) {
+            IS_USED.store(true, Relaxed);
+        }
         self.rooms[place(mutex.address())].lock(mutex, choice)
     }
 
-    /// Mutexes that have a room, and those of them that have a queue now.
-    pub(crate) fn count(&self) -> (usize, usize) {
-        let states = || self.rooms.iter().map(Room::state);
-        let bound = states().filter(|(is_bound, _)| *is_bound).count();
-        (bound, states().filter(|(_, queues)| *queues).count())
+    pub(crate) fn report(&self) -> Report {
+        let mut report = Report::default();
+        for used in self.rooms.iter().map(Room::r#use) {
+            report.mutexes += u32::from(used.has_owner);
+            report.queues += u32::from(used.has_queue);
+            report.queued += used.queued;
+        }
+        report
     }
 }
 

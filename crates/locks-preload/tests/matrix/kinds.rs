@@ -15,6 +15,12 @@ fn a_plain_one_excludes() {
 }
 
 #[test]
+fn a_normal_one_excludes() {
+    Mutex::with(libc::pthread_mutexattr_settype, libc::PTHREAD_MUTEX_NORMAL)
+        .count_in(THREADS, TURNS);
+}
+
+#[test]
 fn an_adaptive_one_excludes() {
     // PTHREAD_MUTEX_ADAPTIVE_NP, which the libc crate lacks.
     Mutex::with(libc::pthread_mutexattr_settype, 3).count_in(THREADS, TURNS);
@@ -77,6 +83,9 @@ fn one_that_processes_share_excludes() {
             }
         };
         let child = libc::fork();
+        if child == 0 {
+            libc::alarm(300);
+        }
         count_up();
         if child == 0 {
             libc::_exit(0);

@@ -6,6 +6,7 @@
 mod kinds;
 mod mutex;
 mod others;
+mod queued;
 mod uses;
 
 use std::{env, path::PathBuf, process::Command};
@@ -16,14 +17,15 @@ fn object() -> PathBuf {
     deps.join("libnearside_locks_preload.so")
 }
 
-/// Runs all other tests of this file below the object, and returns what it says at the end.
-fn report(choice: &str) -> String {
+/// Runs tests of this file below the object, and returns what it says at the end.
+fn report(choice: &str, which: &[&str]) -> String {
     let output = Command::new("timeout")
         .args(["900", "env", "NEARSIDE_LOCKS_REPORT=1"])
         .arg(format!("NEARSIDE_LOCKS={choice}"))
         .arg(format!("LD_PRELOAD={}", object().display()))
         .arg(env::current_exe().unwrap())
-        .args(["--skip", "below_the_object", "--test-threads", "1"])
+        .args(["--test-threads", "1"])
+        .args(which)
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -32,28 +34,39 @@ fn report(choice: &str) -> String {
     errors.lines().rfind(|line| line.starts_with("nearside-locks: ")).unwrap_or_default().into()
 }
 
-/// Mutexes that were waited for, and those with a queue at the end.
-fn counts(report: &str) -> Vec<u32> {
-    report.split([' ', ',']).filter_map(|word| word.parse().ok()).collect()
+const ALL: &[&str] = &["--skip", "below_the_object"];
+
+/// Mutexes that are waited for, those with a queue at the end, and how often a thread has queued.
+fn counts(report: &str) -> (u32, u32, u32) {
+    let words = report.split([' ', ',']);
+    let numbers: Vec<_> = words.filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(numbers.len(), 3, "{report:?}");
+    (numbers[0], numbers[1], numbers[2])
 }
 
 #[test]
 fn all_hold_below_the_object_with_queues() {
-    let report = report("on");
-    let counts = counts(&report);
-    assert!(counts.len() == 2 && counts[0] > 0, "{report:?}");
-    assert_eq!(counts[0], counts[1], "{report:?}");
+    let (mutexes, queues, queued) = counts(&report("on", ALL));
+    assert!(mutexes > 0 && queues == mutexes && queued > 0, "{mutexes} {queues} {queued}");
+}
+
+#[test]
+fn each_of_these_queues_below_the_object() {
+    for case in queued::CASES {
+        let (_, _, queued) = counts(&report("on", &["--exact", &format!("queued::{case}")]));
+        assert!(queued > 0, "{case}");
+    }
 }
 
 #[test]
 fn all_hold_below_the_object_that_measures() {
-    let report = report("auto");
-    assert!(counts(&report).first().is_some_and(|waited_for| *waited_for > 0), "{report:?}");
+    let (mutexes, _, _) = counts(&report("auto", ALL));
+    assert!(mutexes > 0);
 }
 
 #[test]
 fn all_hold_below_the_object_without_queues() {
-    assert_eq!(report("off"), "nearside-locks: no mutex has a queue");
+    assert_eq!(report("off", ALL), "nearside-locks: no mutex has a queue");
 }
 
 #[test]

@@ -1,7 +1,12 @@
 //! A mutex of the C library, and threads that count under it.
 
 use libc::{c_int, pthread_cond_t, pthread_mutex_t, pthread_mutexattr_t, timespec};
-use std::{cell::UnsafeCell, mem::MaybeUninit, thread};
+use std::{
+    cell::UnsafeCell,
+    mem::MaybeUninit,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
 
 /// A mutex and a count that it guards, at a place of its own.
 pub(crate) struct Mutex(Box<(UnsafeCell<pthread_mutex_t>, UnsafeCell<u64>)>);
@@ -15,6 +20,38 @@ impl Mutex {
     pub(crate) fn plain() -> Self {
         let mutex = UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER);
         Self(Box::new((mutex, UnsafeCell::new(0))))
+    }
+
+    /// One that threads have waited for so often that it has a queue below the object.
+    pub(crate) fn wanted() -> Self {
+        let mutex = Self::plain();
+        for _ in 0..100 {
+            mutex.with_waiters(1, || ());
+        }
+        mutex
+    }
+
+    /// Holds it while threads begin to wait, one after the other, and then for the action. It ends
+    /// when all have had it.
+    pub(crate) fn with_waiters(&self, count: usize, action: impl FnOnce()) {
+        thread::scope(|scope| {
+            assert_eq!(self.lock(), 0);
+            for _ in 0..count {
+                let begun = AtomicBool::new(false);
+                let begun = &*Box::leak(Box::new(begun));
+                scope.spawn(move || {
+                    begun.store(true, Relaxed);
+                    assert_eq!(self.lock(), 0);
+                    assert_eq!(self.unlock(), 0);
+                });
+                while !begun.load(Relaxed) {
+                    thread::yield_now();
+                }
+                pause();
+            }
+            action();
+            assert_eq!(self.unlock(), 0);
+        });
     }
 
     /// With an attribute that the function sets.
@@ -108,6 +145,13 @@ pub(crate) unsafe fn initialize(
         assert_eq!(set(attributes.as_mut_ptr(), value), 0);
         assert_eq!(libc::pthread_mutex_init(mutex, attributes.as_ptr()), 0);
         assert_eq!(libc::pthread_mutexattr_destroy(attributes.as_mut_ptr()), 0);
+    }
+}
+
+/// Lets a thread that has begun go on to where it waits, most likely.
+pub(crate) fn pause() {
+    for _ in 0..100 {
+        thread::yield_now();
     }
 }
 

@@ -1,9 +1,10 @@
-//! Mutexes beside forks, signals and cancellation.
+//! Mutexes beside forks and signals.
 
 use crate::mutex::Mutex;
-use libc::{c_int, c_void, pthread_t};
+use libc::c_int;
 use std::{
     mem::MaybeUninit,
+    panic::{AssertUnwindSafe, catch_unwind},
     ptr::null_mut,
     sync::{
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
@@ -34,8 +35,8 @@ fn a_child_has_the_mutex_and_threads_of_its_own() {
                 // SAFETY: the child ends: by an alarm, or without a word to the parent's threads.
                 unsafe {
                     libc::alarm(300);
-                    mutex.count_in(4, 2_000);
-                    libc::_exit(0);
+                    let counts = catch_unwind(AssertUnwindSafe(|| mutex.count_in(4, 2_000)));
+                    libc::_exit(counts.is_err().into());
                 }
             }
             let mut status = -1;
@@ -88,52 +89,4 @@ fn a_signal_does_not_end_a_wait() {
         is_free.store(true, Relaxed);
         assert_eq!(mutex.unlock(), 0);
     });
-}
-
-/// A thread that locks a mutex while its end is asked for, and ends after that.
-extern "C-unwind" fn locks_then_ends(mutex: *mut c_void) -> *mut c_void {
-    // SAFETY: the mutex of the test below, which outlives this thread.
-    let mutex = unsafe { &*mutex.cast::<Mutex>() };
-    BEGUN.store(true, Relaxed);
-    if mutex.lock() == 0 {
-        mutex.add();
-        mutex.unlock();
-    }
-    // SAFETY: no frame of this thread has anything to drop.
-    unsafe { pthread_testcancel() };
-    null_mut()
-}
-
-static BEGUN: AtomicBool = AtomicBool::new(false);
-
-unsafe extern "C-unwind" {
-    fn pthread_testcancel();
-    fn pthread_cancel(thread: pthread_t) -> c_int;
-    fn pthread_create(
-        thread: *mut pthread_t,
-        attributes: *const libc::pthread_attr_t,
-        run: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
-        value: *mut c_void,
-    ) -> c_int;
-}
-
-#[test]
-fn a_thread_that_is_cancelled_while_it_waits_gets_the_mutex_first() {
-    let mutex = Mutex::plain();
-    assert_eq!(mutex.lock(), 0);
-    let mut waiter = MaybeUninit::uninit();
-    let mut result = null_mut();
-    // SAFETY: the mutex outlives the thread, which is joined. The thread's frames may be unwound.
-    unsafe {
-        let value = (&raw const mutex).cast_mut().cast();
-        assert_eq!(pthread_create(waiter.as_mut_ptr(), null_mut(), locks_then_ends, value), 0);
-        while !BEGUN.load(Relaxed) {
-            thread::yield_now();
-        }
-        assert_eq!(pthread_cancel(waiter.assume_init()), 0);
-        assert_eq!(mutex.unlock(), 0);
-        assert_eq!(libc::pthread_join(waiter.assume_init(), &mut result), 0);
-    }
-    // PTHREAD_CANCELED, which the libc crate lacks.
-    assert_eq!((result as isize, mutex.count(), mutex.try_lock()), (-1, 1, 0));
 }

@@ -118,25 +118,6 @@ fn a_place_serves_one_mutex_after_the_other() {
 }
 
 #[test]
-fn errno_stays_while_a_thread_waits() {
-    let mutex = Mutex::plain();
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for _ in 0..5_000 {
-                    // SAFETY: each thread has a word of its own.
-                    unsafe { *libc::__errno_location() = 77 };
-                    assert_eq!(mutex.lock(), 0);
-                    // SAFETY: as above.
-                    assert_eq!(unsafe { *libc::__errno_location() }, 77);
-                    assert_eq!(mutex.unlock(), 0);
-                }
-            });
-        }
-    });
-}
-
-#[test]
 fn a_real_time_thread_beside_others() {
     let mutex = Mutex::plain();
     thread::scope(|scope| {
