@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
 };
 
-type Function = unsafe extern "C" fn(*mut pthread_mutex_t) -> c_int;
+type Function = unsafe extern "C-unwind" fn(*mut pthread_mutex_t) -> c_int;
 
 /// The next definition of a function, after this object's.
 struct Next {
@@ -31,7 +31,7 @@ impl Next {
         unsafe { transmute::<*mut c_void, Function>(found) }
     }
 
-    /// A constructor of a library may call before ours has run.
+    /// A constructor of a library may lock before ours has run.
     #[cold]
     fn find(&self) -> *mut c_void {
         // SAFETY: a name that ends.
@@ -47,6 +47,12 @@ impl Next {
 
 static LOCK: Next = Next::new(c"pthread_mutex_lock");
 static TRY_LOCK: Next = Next::new(c"pthread_mutex_trylock");
+
+/// Finds the C library's functions, so that no thread has to while it locks.
+pub(crate) fn find() {
+    LOCK.get();
+    TRY_LOCK.get();
+}
 
 /// A mutex of the program.
 #[derive(Clone, Copy)]
@@ -150,8 +156,8 @@ unsafe extern "C" {
 const DEFERRED: c_int = 0;
 
 /// Whether the calling thread may be cancelled at any instruction: it would leave an entry of a
-/// queue behind.
-pub(crate) fn ends_anywhere() -> bool {
+/// queue, or a lock, behind.
+pub(crate) fn is_asynchronously_cancellable() -> bool {
     let (mut kind, mut other) = (DEFERRED, DEFERRED);
     // SAFETY: it changes the calling thread, and changes it back.
     unsafe {
@@ -168,8 +174,8 @@ unsafe extern "C" {
 }
 
 /// Whether the calling thread has a real-time policy or a deadline. The C library wakes such
-/// threads by priority. A thread is asked once.
-pub(crate) fn is_urgent() -> bool {
+/// threads by priority. A thread is asked once; a child inherits the answer.
+pub(crate) fn is_real_time() -> bool {
     // SAFETY: a variable of the calling thread.
     let known = unsafe { &mut *nearside_policy_of_thread() };
     if *known == 0 {

@@ -26,6 +26,7 @@ use std::{
     env,
     fmt::Arguments,
     io::{self, Write},
+    mem,
 };
 
 /// Whether mutexes have queues: `auto` (by default: those that have more turns with one), `on` or
@@ -42,10 +43,10 @@ const REPORT: &str = "NEARSIDE_LOCKS_REPORT";
 /// That of the C library.
 #[allow(unsafe_code, reason = "a function of C")]
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
+pub unsafe extern "C-unwind" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
     // SAFETY: the caller's promise is the same.
     let mutex = unsafe { Mutex::new(mutex) };
-    match rooms::is_calm(mutex) {
+    match rooms::is_uncontended(mutex) {
         true => mutex.lock(),
         false => lock_wanted(mutex),
     }
@@ -70,6 +71,7 @@ static BEGIN: extern "C" fn() = begin;
 static END: extern "C" fn() = end;
 
 extern "C" fn begin() {
+    c_library::find();
     let choice = match env::var_os(CHOICE) {
         None => Choice::Measured,
         Some(word) if word == "auto" => Choice::Measured,
@@ -88,19 +90,23 @@ extern "C" fn end() {
     }
     match rooms::all().map(rooms::Rooms::report) {
         Some(Report { mutexes, queues, queued }) => say(format_args!(
-            "mutexes that are waited for: {mutexes}, with a queue now: {queues}, times that a \
-             thread has queued: {queued}"
+            "mutexes with a place: {mutexes}, with a queue now: {queues}, times that a thread has \
+             queued: {queued}"
         )),
         None => say(format_args!("no mutex has a queue")),
     }
 }
 
-#[allow(unsafe_code, reason = "a function of C")]
+#[allow(unsafe_code, reason = "functions of C")]
 fn say(what: Arguments<'_>) {
     // A program without standard error goes on, and one whose standard error nobody reads.
-    // SAFETY: no handler of the program is called, and its own is there again below.
-    let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    _ = writeln!(io::stderr(), "nearside-locks: {what}");
-    // SAFETY: as above.
-    unsafe { libc::signal(libc::SIGPIPE, before) };
+    // SAFETY: a zeroed action has the default handler; the program's own is there again below.
+    unsafe {
+        let mut ignore: libc::sigaction = mem::zeroed();
+        let mut before: libc::sigaction = mem::zeroed();
+        ignore.sa_sigaction = libc::SIG_IGN;
+        libc::sigaction(libc::SIGPIPE, &raw const ignore, &raw mut before);
+        _ = writeln!(io::stderr(), "nearside-locks: {what}");
+        libc::sigaction(libc::SIGPIPE, &raw const before, std::ptr::null_mut());
+    }
 }

@@ -1,7 +1,7 @@
 //! The queue before one mutex.
 
 use crate::{
-    c_library::{Mutex, ends_anywhere, is_urgent, thread},
+    c_library::{Mutex, is_asynchronously_cancellable, is_real_time, thread},
     trial::{Trial, Way},
 };
 use libc::c_int;
@@ -95,7 +95,8 @@ impl Waiters {
     }
 }
 
-/// What threads that have the mutex count, or are about to take it.
+/// Figures of threads that have the mutex, or are about to lock it: hints, since a former owner's
+/// thread may write late.
 #[derive(Default)]
 struct Holder {
     /// The last one that came out of the queue, and how often it has come back since.
@@ -104,7 +105,7 @@ struct Holder {
     turns: AtomicU64,
 }
 
-/// What threads that wait count.
+/// Figures of threads that wait.
 #[derive(Default)]
 struct Counts {
     waits: AtomicU32,
@@ -134,7 +135,7 @@ pub(crate) enum Choice {
     Always,
 }
 
-/// What a room is used for, in a report.
+/// The use of a room, for a report.
 pub(crate) struct Use {
     pub(crate) has_owner: bool,
     pub(crate) has_queue: bool,
@@ -167,7 +168,7 @@ impl Room {
     /// The room is mapped. It may not have been made yet, and be zero.
     #[inline]
     pub(crate) unsafe fn is_of(room: *const Self, mutex: Mutex) -> bool {
-        // SAFETY: an atomic word, which may be zero: that is no mutex's.
+        // SAFETY: an atomic word, which may be zero: then there is no owner.
         let owner = unsafe { &(*room).owner.0 };
         Owner(owner.load(Relaxed)).is(mutex)
     }
@@ -177,7 +178,7 @@ impl Room {
     }
 
     fn waiters(&self) -> Waiters {
-        Waiters(self.waiters.0.load(Acquire))
+        Waiters(self.waiters.0.load(Relaxed))
     }
 
     fn change(&self, change: impl Fn(Waiters) -> Option<Waiters>) -> bool {
@@ -223,8 +224,15 @@ impl Room {
         if self.owner() != Owner(0) && others < PATIENCE {
             return;
         }
-        // Who has the trial may change the owner.
+        if self.waiters().are_some() || is_asynchronously_cancellable() {
+            return;
+        }
+        // The owner changes under the trial's lock alone.
         let Some(mut trial) = self.trial.0.try_lock() else { return };
+        let has_other = self.owner() != Owner(0) && !self.owner().is(mutex);
+        if self.owner().is(mutex) || has_other && self.counts.0.others.load(Relaxed) < PATIENCE {
+            return;
+        }
         if self.change(|waiters| waiters.none_for(mutex)) {
             *trial = Trial::new(Linux::now_ns());
             let (way, counts) = match choice {
@@ -250,7 +258,10 @@ impl Room {
 
     #[cold]
     fn queue(&self, mutex: Mutex) -> c_int {
-        if is_urgent() || ends_anywhere() || !self.change(|waiters| waiters.with_one_for(mutex)) {
+        if is_real_time()
+            || is_asynchronously_cancellable()
+            || !self.change(|waiters| waiters.with_one_for(mutex))
+        {
             return mutex.lock();
         }
         self.queue.0.lock();
@@ -270,8 +281,7 @@ impl Room {
         if !self.owner().is(mutex) {
             return;
         }
-        let turns = self.holder.0.turns.load(Relaxed) + 1;
-        self.holder.0.turns.store(turns, Relaxed);
+        let turns = self.holder.0.turns.fetch_add(1, Relaxed);
         if turns.is_multiple_of(TURNS_PER_LOOK.into()) {
             self.look();
         }
@@ -279,6 +289,9 @@ impl Room {
 
     #[cold]
     fn look(&self) {
+        if is_asynchronously_cancellable() {
+            return;
+        }
         let Some(mut trial) = self.trial.0.try_lock() else { return };
         let before = (trial.way(), trial.counts());
         trial.look(self.holder.0.turns.load(Relaxed), Linux::now_ns());

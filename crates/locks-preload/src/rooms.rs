@@ -60,9 +60,9 @@ pub(crate) fn begin(choice: Choice) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether a mutex is free, and nobody has waited for it, as most are most of the time.
+/// Whether a mutex is free, and has no place here, as most are most of the time.
 #[inline]
-pub(crate) fn is_calm(mutex: Mutex) -> bool {
+pub(crate) fn is_uncontended(mutex: Mutex) -> bool {
     !mutex.is_held() && (!IS_USED.load(Relaxed) || !has_room(mutex))
 }
 
@@ -131,7 +131,7 @@ impl Rooms {
         true
     }
 
-    /// Locks a plain mutex that is not calm.
+    /// Locks a plain mutex that may be contended.
     pub(crate) fn lock(&self, mutex: Mutex) -> c_int {
         let choice = match IS_ALWAYS.load(Relaxed) {
             true => Choice::Always,

@@ -16,7 +16,7 @@ const WINDOW_NS: u64 = 16_000_000;
 const LEAD_NS: u64 = 8_000_000;
 
 /// A measurement that took longer says nothing: the lock was at rest meanwhile, or has few turns.
-/// It goes the C library's way.
+/// The mutex then goes the C library's way.
 const LONGEST_NS: u64 = 2 * WINDOW_NS;
 
 /// A queue has to have so many more turns, per cent: less is chance.
@@ -62,7 +62,7 @@ impl Trial {
             direct: (0, 0),
             queue: (0, 0),
             better: Way::Direct,
-            rest_ns: FIRST_REST_NS,
+            rest_ns: FIRST_REST_NS / 2,
         }
     }
 

@@ -36,7 +36,7 @@ fn report(choice: &str, which: &[&str]) -> String {
 
 const ALL: &[&str] = &["--skip", "below_the_object"];
 
-/// Mutexes that are waited for, those with a queue at the end, and how often a thread has queued.
+/// Mutexes with a place, those with a queue at the end, and how often a thread has queued.
 fn counts(report: &str) -> (u32, u32, u32) {
     let words = report.split([' ', ',']);
     let numbers: Vec<_> = words.filter_map(|word| word.parse().ok()).collect();
@@ -54,7 +54,9 @@ fn all_hold_below_the_object_with_queues() {
 fn each_of_these_queues_below_the_object() {
     for case in queued::CASES {
         let (_, _, queued) = counts(&report("on", &["--exact", &format!("queued::{case}")]));
-        assert!(queued > 0, "{case}");
+        // Each has two waiters and more. (The first wait of all is that of `Mutex::wanted`, which
+        // does not queue yet.)
+        assert!(queued >= 2, "{case}: {queued}");
     }
 }
 

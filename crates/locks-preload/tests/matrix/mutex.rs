@@ -1,12 +1,7 @@
 //! A mutex of the C library, and threads that count under it.
 
 use libc::{c_int, pthread_cond_t, pthread_mutex_t, pthread_mutexattr_t, timespec};
-use std::{
-    cell::UnsafeCell,
-    mem::MaybeUninit,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    thread,
-};
+use std::{cell::UnsafeCell, fs, mem::MaybeUninit, sync::mpsc, thread};
 
 /// A mutex and a count that it guards, at a place of its own.
 pub(crate) struct Mutex(Box<(UnsafeCell<pthread_mutex_t>, UnsafeCell<u64>)>);
@@ -22,12 +17,10 @@ impl Mutex {
         Self(Box::new((mutex, UnsafeCell::new(0))))
     }
 
-    /// One that threads have waited for so often that it has a queue below the object.
+    /// One that has been waited for, so that it has a place in the object, and a queue.
     pub(crate) fn wanted() -> Self {
         let mutex = Self::plain();
-        for _ in 0..100 {
-            mutex.with_waiters(1, || ());
-        }
+        mutex.with_waiters(1, || ());
         mutex
     }
 
@@ -36,21 +29,18 @@ impl Mutex {
     pub(crate) fn with_waiters(&self, count: usize, action: impl FnOnce()) {
         thread::scope(|scope| {
             assert_eq!(self.lock(), 0);
+            let held = Held(self);
             for _ in 0..count {
-                let begun = AtomicBool::new(false);
-                let begun = &*Box::leak(Box::new(begun));
+                let (begun, has_begun) = mpsc::channel();
                 scope.spawn(move || {
-                    begun.store(true, Relaxed);
+                    begun.send(thread_id()).unwrap();
                     assert_eq!(self.lock(), 0);
                     assert_eq!(self.unlock(), 0);
                 });
-                while !begun.load(Relaxed) {
-                    thread::yield_now();
-                }
-                pause();
+                await_sleep(has_begun.recv().unwrap());
             }
             action();
-            assert_eq!(self.unlock(), 0);
+            drop(held);
         });
     }
 
@@ -148,9 +138,29 @@ pub(crate) unsafe fn initialize(
     }
 }
 
-/// Lets a thread that has begun go on to where it waits, most likely.
-pub(crate) fn pause() {
-    for _ in 0..100 {
+/// A mutex that is unlocked in the end, also by a test that fails.
+struct Held<'a>(&'a Mutex);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}
+
+/// The calling thread, for the kernel.
+pub(crate) fn thread_id() -> i32 {
+    // SAFETY: it asks about the calling thread.
+    unsafe { libc::gettid() }
+}
+
+/// Lets a thread go on until it sleeps.
+pub(crate) fn await_sleep(thread: i32) {
+    loop {
+        let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        // After the name, which may have any characters.
+        if stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')) {
+            return;
+        }
         thread::yield_now();
     }
 }

@@ -1,11 +1,11 @@
 //! Uses of a mutex that others queue for. The object says whether they did.
 
-use crate::mutex::{Condition, Mutex, pause};
+use crate::mutex::{Condition, Mutex, await_sleep, thread_id};
 use libc::{c_int, c_void, pthread_t};
 use std::{
     mem::MaybeUninit,
     ptr::null_mut,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicI32, Ordering::Relaxed},
     thread,
 };
 
@@ -32,7 +32,6 @@ fn errno_stays() {
     thread::scope(|scope| {
         mutex.with_waiters(2, || {
             scope.spawn(check);
-            pause();
         });
     });
 }
@@ -84,18 +83,18 @@ unsafe extern "C-unwind" {
 const ASYNCHRONOUS: c_int = 1;
 const CANCELED: isize = -1;
 
-/// A mutex, and whether a thread may end anywhere.
-struct Waiting(Mutex, bool, AtomicBool);
+/// A mutex, whether a thread that waits for it may end anywhere, and that thread once it has begun.
+struct Waiting(Mutex, bool, AtomicI32);
 
 /// A thread that waits for the mutex, and ends if that was asked for.
 extern "C-unwind" fn wait_and_end(value: *mut c_void) -> *mut c_void {
     // SAFETY: the value of the test below, which outlives this thread.
-    let Waiting(mutex, ends_anywhere, has_begun) = unsafe { &*value.cast::<Waiting>() };
+    let Waiting(mutex, ends_anywhere, thread) = unsafe { &*value.cast::<Waiting>() };
     if *ends_anywhere {
         // SAFETY: it changes this thread, which has nothing to drop.
         unsafe { pthread_setcanceltype(ASYNCHRONOUS, null_mut()) };
     }
-    has_begun.store(true, Relaxed);
+    thread.store(thread_id(), Relaxed);
     if mutex.lock() == 0 {
         mutex.add();
         mutex.unlock();
@@ -107,8 +106,8 @@ extern "C-unwind" fn wait_and_end(value: *mut c_void) -> *mut c_void {
 
 /// Cancels a thread that waits between others. Returns whether it had the mutex before its end.
 fn cancelled(ends_anywhere: bool) -> bool {
-    let waiting = Waiting(Mutex::wanted(), ends_anywhere, AtomicBool::new(false));
-    let Waiting(mutex, _, has_begun) = &waiting;
+    let waiting = Waiting(Mutex::wanted(), ends_anywhere, AtomicI32::new(0));
+    let Waiting(mutex, _, thread) = &waiting;
     let mut waiter = MaybeUninit::uninit();
     let mut result = null_mut();
     // SAFETY: the mutex outlives the thread, which is joined. The thread's frames may be unwound.
@@ -117,16 +116,21 @@ fn cancelled(ends_anywhere: bool) -> bool {
             mutex.with_waiters(2, || {
                 let value = (&raw const waiting).cast_mut().cast();
                 assert_eq!(pthread_create(waiter.as_mut_ptr(), null_mut(), wait_and_end, value), 0);
-                while !has_begun.load(Relaxed) {
+                while thread.load(Relaxed) == 0 {
                     thread::yield_now();
                 }
-                pause();
+                await_sleep(thread.load(Relaxed));
                 scope.spawn(|| mutex.count_up(1));
-                pause();
                 assert_eq!(pthread_cancel(waiter.assume_init()), 0);
+                // If it were woken for the mutex as it ends, nobody else would be woken.
+                if ends_anywhere {
+                    assert_eq!(libc::pthread_join(waiter.assume_init(), &mut result), 0);
+                }
             });
         });
-        assert_eq!(libc::pthread_join(waiter.assume_init(), &mut result), 0);
+        if !ends_anywhere {
+            assert_eq!(libc::pthread_join(waiter.assume_init(), &mut result), 0);
+        }
     }
     assert_eq!((result as isize, mutex.try_lock()), (CANCELED, 0));
     mutex.count() == 2
