@@ -1,5 +1,5 @@
-//! What the object costs where nobody waits: a free mutex, and programs of this host, each by turns
-//! with the object and without it.
+//! The cost of the object: a free mutex, and programs of this host, each by turns with the object
+//! and without it.
 //!
 //!     cargo bench -p nearside-locks-preload
 #![allow(unsafe_code, reason = "functions of the C library")]
@@ -7,12 +7,15 @@
 
 use libc::{c_int, c_void, pthread_mutex_t};
 use std::{
+    cell::UnsafeCell,
     env,
     fs::File,
     io::Write,
     mem::transmute,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::mpsc,
+    thread,
     time::Instant,
 };
 
@@ -68,9 +71,41 @@ fn by_turns(mut measure: impl FnMut(bool) -> f64) -> Vec<(f64, f64)> {
     (0..=PAIRS).map(pair).skip(1).collect()
 }
 
+/// Lets threads wait for a mutex, so that it has a place in the object.
+fn contend(mutex: &Shared) {
+    for _ in 0..100 {
+        // SAFETY: it is initialized, and outlives the thread.
+        unsafe { libc::pthread_mutex_lock(mutex.0.get()) };
+        thread::scope(|scope| {
+            let (begun, has_begun) = mpsc::channel();
+            scope.spawn(move || {
+                begun.send(()).unwrap();
+                // SAFETY: as above.
+                unsafe { libc::pthread_mutex_lock(mutex.0.get()) };
+                // SAFETY: this thread has it.
+                unsafe { libc::pthread_mutex_unlock(mutex.0.get()) };
+            });
+            has_begun.recv().unwrap();
+            (0..100).for_each(|_| thread::yield_now());
+            // SAFETY: this thread has it.
+            unsafe { libc::pthread_mutex_unlock(mutex.0.get()) };
+        });
+    }
+}
+
+struct Shared(UnsafeCell<pthread_mutex_t>);
+
+// SAFETY: the C library permits it.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn new() -> Self {
+        Self(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER))
+    }
+}
+
 /// A free mutex, in a process with the object: its function, and that of the C library.
 fn free() {
-    let mut mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     // SAFETY: a library that is loaded, and names that end.
     let (ours, own) = unsafe {
         let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY);
@@ -81,24 +116,33 @@ fn free() {
     // SAFETY: both are pthread_mutex_lock.
     let (ours, own) =
         unsafe { (transmute::<*mut c_void, Lock>(ours), transmute::<*mut c_void, Lock>(own)) };
-    let pairs = by_turns(|is_ours| {
-        let lock = if is_ours { ours } else { own };
-        let begin = Instant::now();
-        for _ in 0..TURNS {
-            // SAFETY: the mutex is this thread's alone, and initialized.
-            unsafe {
-                lock(&raw mut mutex);
-                libc::pthread_mutex_unlock(&raw mut mutex);
+    let measure = |name: &str, mutex: &Shared| {
+        let pairs = by_turns(|is_ours| {
+            let lock = if is_ours { ours } else { own };
+            let begin = Instant::now();
+            for _ in 0..TURNS {
+                // SAFETY: the mutex is initialized, and this thread's alone meanwhile.
+                unsafe {
+                    lock(mutex.0.get());
+                    libc::pthread_mutex_unlock(mutex.0.get());
+                }
             }
-        }
-        begin.elapsed().as_secs_f64() * 1e9 / f64::from(TURNS)
-    });
-    report("a free mutex, lock and unlock", "ns", &pairs);
+            begin.elapsed().as_secs_f64() * 1e9 / f64::from(TURNS)
+        });
+        report(&format!("lock and unlock a free mutex: {name}"), "ns", &pairs);
+    };
+    let (mutex, other) = (Shared::new(), Shared::new());
+    measure("no mutex has been waited for", &mutex);
+    contend(&other);
+    measure("another one has been waited for", &mutex);
+    contend(&mutex);
+    measure("this one has been waited for", &mutex);
 }
 
 fn run(program: &str, input: &Path, is_below: bool) -> f64 {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("exec {program}")]).env("INPUT", input).stdout(Stdio::null());
+    command.env_remove("NEARSIDE_LOCKS").env_remove("NEARSIDE_LOCKS_REPORT");
     if is_below {
         command.env("LD_PRELOAD", object());
     }
