@@ -36,7 +36,7 @@ static IS_ALWAYS: AtomicBool = AtomicBool::new(false);
 /// Whether a mutex has been waited for.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// What the rooms are used for.
+/// The use of all rooms.
 #[derive(Default)]
 pub(crate) struct Report {
     /// Mutexes that have a place, and those of them that have a queue now.

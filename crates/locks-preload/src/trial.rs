@@ -32,7 +32,7 @@ const FIRST_REST_NS: u64 = 100 * (LEAD_NS + WINDOW_NS);
 /// The longest time between two trials.
 const LAST_REST_NS: u64 = 16 * FIRST_REST_NS;
 
-/// What a lock does now.
+/// The present step of a lock's trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Goes the way of this window. Nanoseconds are those of the caller's clock, here and below.
@@ -144,7 +144,7 @@ mod tests {
         let mut ways = Vec::new();
         for _ in 0..windows {
             ways.push(trial.way());
-            // What a change of ways brings is not measured.
+            // Turns just after a change of ways are not measured.
             turns += 1_000_000;
             now_ns += LEAD_NS;
             trial.look(turns, now_ns);
