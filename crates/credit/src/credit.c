@@ -70,9 +70,23 @@ int nearside_credit_steals(const struct credit_params *params, const struct cred
 	return credit_steals(params, grant, own, other, distance, awake);
 }
 int nearside_credit_lets_pass(const struct credit_params *params, const struct credit_grant *grant,
-			      credit_v first, credit_v tag, int woken)
+			      credit_v first, credit_v tag, int woken, int beside)
 {
-	return credit_lets_pass(params, grant, first, tag, woken);
+	return credit_lets_pass(params, grant, first, tag, woken, beside);
+}
+int nearside_credit_is_seat(const struct credit_params *params, credit_u64 share, credit_u64 affine,
+			    credit_u64 allowed, credit_u32 node)
+{
+	return credit_is_seat(params, share, affine, allowed, node);
+}
+credit_u32 nearside_credit_talks(credit_u32 average, int same)
+{
+	return credit_talks(average, same);
+}
+int nearside_credit_follows(const struct credit_params *params, int follows, credit_u32 talks,
+			    credit_u32 others, credit_ns runs, credit_ns other_runs)
+{
+	return credit_follows(params, follows, talks, others, runs, other_runs);
 }
 credit_u32 nearside_credit_candidate(credit_u32 start, credit_u32 index, credit_u32 count)
 {

@@ -61,6 +61,8 @@ struct credit_params {
 	credit_ns queue_waits_ns;
 	/* a wait so short is better than another node, or than an interrupted task */
 	credit_ns patience_ns;
+	/* the time between two notes of where tasks start, of each CPU */
+	credit_ns note_ns;
 	credit_u32 cpus;	 /* CPUs of the machine */
 	/* .. or by so many of its own slices, if that is more than steal_ns */
 	credit_u32 steal_slices;
@@ -325,18 +327,19 @@ CREDIT_INLINE int credit_steals(const struct credit_params *params,
 }
 
 /*
- * Whether another task may pass the first one of a queue because it ran on the free CPU last and
- * finds its caches warm. It may if it is at most one of its slices, and at most steal_ns, ahead:
- * the places of equal tasks differ by as much by chance. It may pass a task that has just woken up
- * only if that could not take its CPU.
+ * Whether another task may pass the first one of a queue: because it ran on the free CPU last and
+ * finds its caches warm, or because the group of the first one runs elsewhere (`beside`). It may if
+ * it is at most one of its slices, and at most steal_ns, ahead: the places of equal tasks differ by
+ * as much by chance. It may pass a task that has just woken up only if that could not take its CPU,
+ * which a second task of a group does not.
  */
 CREDIT_INLINE int credit_lets_pass(const struct credit_params *params,
 				   const struct credit_grant *grant, credit_v first, credit_v tag,
-				   int woken)
+				   int woken, int beside)
 {
 	credit_v max = credit_span(params, params->steal_ns), margin;
 
-	if (woken)
+	if (woken && !beside)
 		return !credit_preempts(params, first, tag);
 	margin = grant->reserved < max ? grant->reserved : max;
 	return !credit_before(first + margin, tag);
@@ -400,6 +403,50 @@ CREDIT_INLINE int credit_waits(const struct credit_params *params, credit_ns run
 	credit_u64 turns = (credit_u64)waiting / (cpus ? cpus : 1) + 1;
 
 	return waited_ns < params->patience_ns && runs_ns <= params->patience_ns / turns;
+}
+
+/*
+ * Whether a node of the task's home is the seat of its group: the one where all its tasks wait and
+ * run first, of several. A group that is entitled to one CPU at most needs one node only, and its
+ * tasks share lines.
+ */
+CREDIT_INLINE int credit_is_seat(const struct credit_params *params, credit_u64 share,
+				 credit_u64 affine, credit_u64 allowed, credit_u32 node)
+{
+	credit_u64 bit = node < 64 ? 1ULL << node : 0;
+
+	return affine & (affine - 1) && affine & allowed & bit && !credit_spreads(params, share);
+}
+
+/* -- tasks that ask each other ----------------------------------------------------------------- */
+
+/* All wake-ups of a task. */
+#define CREDIT_TALKS_ONE 1024
+/* Of them, the least that come from tasks that this one talks with .. */
+#define CREDIT_TALKS_LEAST (CREDIT_TALKS_ONE / 4)
+/* .. and so many keep it where it is: single wake-ups from elsewhere change nothing. */
+#define CREDIT_TALKS_STILL (CREDIT_TALKS_LEAST / 2)
+
+/* The share of wake-ups that came from such tasks, on average, after one more (`same`: did it). */
+CREDIT_INLINE credit_u32 credit_talks(credit_u32 average, int same)
+{
+	return average - average / 8 + (same ? CREDIT_TALKS_ONE / 8 : 0);
+}
+
+/*
+ * Whether a task has the home of tasks of another domain for its own. Both sides wake each other in
+ * a fair share of their wake-ups (`talks` and `others`). The one that runs for less time until it
+ * sleeps, by a fifth at first, goes to the other one: it touches less memory of its own. A task
+ * that an interrupt found on the CPU counts as the waker, too, but seldom the same one twice.
+ */
+CREDIT_INLINE int credit_follows(const struct credit_params *params, int follows, credit_u32 talks,
+				 credit_u32 others, credit_ns runs_ns, credit_ns other_runs_ns)
+{
+	credit_u32 least = follows ? CREDIT_TALKS_STILL : CREDIT_TALKS_LEAST;
+
+	if (talks < least || others < least || other_runs_ns > params->patience_ns)
+		return 0;
+	return runs_ns < (follows ? other_runs_ns : other_runs_ns - other_runs_ns / 5);
 }
 
 /* -- handing a CPU over ------------------------------------------------------------------------ */

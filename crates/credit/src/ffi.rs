@@ -5,11 +5,11 @@ use crate::types::{Cap, Grant, Group, Params, Place, Trial};
 
 // The sizes are compared with C's in a test; here the compiler checks that nothing was padded where
 // C does not pad.
-const _: () = assert!(size_of::<Params>() == 120);
+const _: () = assert!(size_of::<Params>() == 128);
 const _: () = assert!(size_of::<Group>() == 24);
 const _: () = assert!(size_of::<Grant>() == 24);
 const _: () = assert!(size_of::<Cap>() == 40);
-const _: () = assert!(size_of::<Trial>() == 8 + 120 + 24 + 24 + 40 + 32 + 8);
+const _: () = assert!(size_of::<Trial>() == 8 + 128 + 24 + 24 + 40 + 32 + 8);
 
 unsafe extern "C" {
     fn nearside_credit_before(a: u64, b: u64) -> i32;
@@ -46,6 +46,23 @@ unsafe extern "C" {
         first: u64,
         tag: u64,
         woken: i32,
+        beside: i32,
+    ) -> i32;
+    fn nearside_credit_is_seat(
+        params: *const Params,
+        share: u64,
+        affine: u64,
+        allowed: u64,
+        node: u32,
+    ) -> i32;
+    fn nearside_credit_talks(average: u32, same: i32) -> u32;
+    fn nearside_credit_follows(
+        params: *const Params,
+        follows: i32,
+        talks: u32,
+        others: u32,
+        runs_ns: u64,
+        other_runs_ns: u64,
     ) -> i32;
     fn nearside_credit_candidate(start: u32, index: u32, count: u32) -> u32;
     fn nearside_credit_place(affine: u64, allowed: u64, home: u32, node: u32) -> u32;
@@ -184,10 +201,46 @@ pub fn steals(
 }
 
 /// Whether another task of the queue, with its grant, passes the first one because it ran on the
-/// free CPU last.
-pub fn lets_pass(params: &Params, grant: &Grant, first: u64, tag: u64, woken: bool) -> bool {
+/// free CPU last, or because the first one's group runs elsewhere.
+pub fn lets_pass(
+    params: &Params,
+    grant: &Grant,
+    first: u64,
+    tag: u64,
+    woken: bool,
+    beside: bool,
+) -> bool {
     // SAFETY: the references are valid for the call, and the layouts are the same.
-    unsafe { nearside_credit_lets_pass(params, grant, first, tag, woken.into()) != 0 }
+    unsafe {
+        nearside_credit_lets_pass(params, grant, first, tag, woken.into(), beside.into()) != 0
+    }
+}
+
+/// Whether a node of several at home is the one where all tasks of a group wait and run first.
+pub fn is_seat(params: &Params, share: u64, affine: u64, allowed: u64, node: u32) -> bool {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_is_seat(params, share, affine, allowed, node) != 0 }
+}
+
+/// The share of a task's wake-ups that came from one domain, of 1,024, after one more.
+pub fn talks(average: u32, same: bool) -> u32 {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    unsafe { nearside_credit_talks(average, same.into()) }
+}
+
+/// Whether a task has the home of a task of another domain, which it talks with, for its own.
+pub fn follows(
+    params: &Params,
+    follows: bool,
+    talks: u32,
+    others: u32,
+    runs_ns: u64,
+    other_runs_ns: u64,
+) -> bool {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe {
+        nearside_credit_follows(params, follows.into(), talks, others, runs_ns, other_runs_ns) != 0
+    }
 }
 
 /// The position, among `count` CPUs of a queue, of the CPU to compare next for a woken task; none

@@ -21,7 +21,8 @@ mod types;
 pub use types::{Cap, DECISIONS, Grant, Group, ONE, Params, Place, Trial, WEIGHT};
 
 pub use ffi::{
-    before, candidate, charge, from_afar, goes_on, lets_pass, now, own_charge, own_lag,
-    own_rejoins, place, preempts, refill, reserve, resumes, returns, settle, settle_cap, share,
-    sleeps_soon, slice, spreads, stays, steals, tag, take, takes_over, try_out, waits,
+    before, candidate, charge, follows, from_afar, goes_on, is_seat, lets_pass, now, own_charge,
+    own_lag, own_rejoins, place, preempts, refill, reserve, resumes, returns, settle, settle_cap,
+    share, sleeps_soon, slice, spreads, stays, steals, tag, take, takes_over, talks, try_out,
+    waits,
 };

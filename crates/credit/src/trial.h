@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 29 };
+enum { CREDIT_DECISIONS = 32 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -97,7 +97,7 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		break;
 	case 22:
 		trial->answer = (credit_u64)credit_lets_pass(&trial->params, &trial->grant, a, b,
-							     c & 1);
+							     c & 1, c & 2);
 		break;
 	case 23:
 		trial->answer = credit_candidate((credit_u32)a, (credit_u32)b, (credit_u32)c);
@@ -119,6 +119,16 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 	case 28:
 		trial->answer = (credit_u64)credit_waits(&trial->params, a, (credit_u32)b,
 							 (credit_u32)c, d);
+		break;
+	case 29:
+		trial->answer = (credit_u64)credit_is_seat(&trial->params, a, b, c, (credit_u32)d);
+		break;
+	case 30:
+		trial->answer = credit_talks((credit_u32)a, b & 1);
+		break;
+	case 31:
+		trial->answer = (credit_u64)credit_follows(&trial->params, d & 1, (credit_u32)c,
+							   (credit_u32)(c >> 32), a, b);
 		break;
 	}
 }

@@ -32,6 +32,8 @@ pub struct Params {
     pub queue_waits_ns: u64,
     /// A wait so short is better than another node, or than an interrupted task.
     pub patience_ns: u64,
+    /// The time between two notes of where tasks start, of each CPU.
+    pub note_ns: u64,
     /// CPUs of the machine.
     pub cpus: u32,
     /// Or, instead of `steal_ns`, by so many of its own slices, if that is more.
@@ -57,6 +59,7 @@ impl Params {
             handover_ns: MS / 100,
             queue_waits_ns: MS * 3 / 10,
             patience_ns: MS,
+            note_ns: MS / 10,
             cpus: if cpus == 0 { 1 } else { cpus },
             steal_slices: 3,
         }
@@ -126,7 +129,7 @@ pub struct Trial {
 }
 
 /// The number of decisions that a [`Trial`] can ask.
-pub const DECISIONS: u64 = 29;
+pub const DECISIONS: u64 = 32;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.

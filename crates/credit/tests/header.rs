@@ -75,6 +75,7 @@ fn trials() -> impl Strategy<Value = Trial> {
             handover_ns: n[9],
             queue_waits_ns: n[6],
             patience_ns: n[10],
+            note_ns: n[8],
             cpus: n[10] as u32,
             steal_slices: n[0] as u32,
         },

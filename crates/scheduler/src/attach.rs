@@ -420,6 +420,7 @@ pub(crate) fn tuning(params: Params) -> skeleton::types::credit_params {
         handover_ns: params.handover_ns,
         queue_waits_ns: params.queue_waits_ns,
         patience_ns: params.patience_ns,
+        note_ns: params.note_ns,
         cpus: params.cpus,
         steal_slices: params.steal_slices,
     }

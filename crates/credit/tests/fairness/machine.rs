@@ -66,6 +66,8 @@ struct Cpu {
     tag: u64,
     until_ns: u64,
     balanced_ns: u64,
+    /// When it last added to the average of places.
+    noted_ns: u64,
 }
 
 #[derive(Debug)]

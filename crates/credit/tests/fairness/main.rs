@@ -135,25 +135,29 @@ fn a_task_passes_on_its_last_cpu_by_a_slice_but_no_woken_task() {
     let sixteenth = of_slices(ONE / 8);
     let table = [
         // Its grant, the first one's place, its own place, whether the first one has just woken up,
-        // and whether it passes.
-        (sixteenth, 0, 0, false, true),
-        (sixteenth, 0, 24 * MS, false, true),
-        (sixteenth, 0, 24 * MS + 1, false, false),
+        // whether that one's group runs elsewhere, and whether it passes.
+        (sixteenth, 0, 0, false, false, true),
+        (sixteenth, 0, 24 * MS, false, false, true),
+        (sixteenth, 0, 24 * MS + 1, false, false, false),
         // The lightest one's slice is long in virtual time; the bound is the wait after which a CPU
         // fetches a task from afar.
-        (of_slices(1), 0, 40 * MS, false, true),
-        (of_slices(1), 0, 40 * MS + 1, false, false),
-        (sixteenth, 0, 8 * MS, true, true),
-        (sixteenth, 0, 8 * MS + 1, true, false),
+        (of_slices(1), 0, 40 * MS, false, false, true),
+        (of_slices(1), 0, 40 * MS + 1, false, false, false),
+        (sixteenth, 0, 8 * MS, true, false, true),
+        (sixteenth, 0, 8 * MS + 1, true, false, false),
+        // A second task of a group has no claim to be first, even if it has just woken up.
+        (sixteenth, 0, 24 * MS, true, true, true),
+        (sixteenth, 0, 24 * MS + 1, true, true, false),
+        (sixteenth, 0, 24 * MS, false, true, true),
         // Across the wrap.
-        (sixteenth, u64::MAX, 24 * MS - 1, false, true),
-        (sixteenth, u64::MAX, 24 * MS, false, false),
+        (sixteenth, u64::MAX, 24 * MS - 1, false, false, true),
+        (sixteenth, u64::MAX, 24 * MS, false, false, false),
     ];
-    for (grant, first, tag, woken, passes) in table {
+    for (grant, first, tag, woken, beside, passes) in table {
         assert_eq!(
-            credit::lets_pass(&params, &grant, first, tag, woken),
+            credit::lets_pass(&params, &grant, first, tag, woken, beside),
             passes,
-            "{grant:?} {first} {tag} {woken}"
+            "{grant:?} {first} {tag} {woken} {beside}"
         );
     }
 }
@@ -176,6 +180,32 @@ fn only_a_group_entitled_to_more_than_one_cpu_takes_a_second_one() {
     ];
     for (cpus, share, spreads) in table {
         assert_eq!(credit::spreads(&Params::new(cpus), share), spreads, "{share} of {cpus}");
+    }
+}
+
+#[test]
+fn a_group_entitled_to_one_cpu_has_one_node_of_its_home() {
+    let params = Params::new(8);
+    let table = [
+        // Its share, the nodes of its home, those it may use, the node, and whether it is the seat.
+        (ONE / 8, 0b0011, 0b1111, 1, true),
+        (ONE / 16, 0b1111, 0b1111, 3, true),
+        // It is entitled to more.
+        (ONE / 8 + 1, 0b0011, 0b1111, 1, false),
+        // There is no choice.
+        (ONE / 16, 0b0010, 0b1111, 1, false),
+        (ONE / 16, 0, 0b1111, 1, false),
+        // The node is not of the home, or may not be used.
+        (ONE / 16, 0b0011, 0b1111, 2, false),
+        (ONE / 16, 0b0011, 0b0001, 1, false),
+        (ONE / 16, u64::MAX, u64::MAX, 64, false),
+    ];
+    for (share, affine, allowed, node, expected) in table {
+        assert_eq!(
+            credit::is_seat(&params, share, affine, allowed, node),
+            expected,
+            "{share} {affine:b} {allowed:b} {node}"
+        );
     }
 }
 

@@ -139,7 +139,7 @@ static bool keep(struct task_struct *p, struct task *task, s32 cpu, bool away, u
 	if (!grant(p, task, false, false))
 		return false;
 	task->started_ns = now_ns;
-	now_v = credit_now(now_v, task->grant.tag, false);
+	note_start(cpu, task->grant.tag, false, now_ns);
 	set_foreign(task, cpu, away);
 	cpu_state(cpu)->tag = task->place;
 	set_slice(p, task->grant.slice_ns);
@@ -147,10 +147,13 @@ static bool keep(struct task_struct *p, struct task *task, s32 cpu, bool away, u
 	return true;
 }
 
-/* Runs the first task of the CPU's own queue, or one that ran on this CPU last, if it may pass. */
+/*
+ * Runs the first task of the CPU's own queue, or one that may pass: one that ran on this CPU last,
+ * or any if the first one's group runs elsewhere and is entitled to no second CPU.
+ */
 static bool serve(u32 queue, s32 cpu)
 {
-	bool found = false, woken = false, served = false;
+	bool found = false, woken = false, beside = false, served = false;
 	struct task_struct *p;
 	credit_v first = 0;
 	u32 sampled = 0;
@@ -159,24 +162,26 @@ static bool serve(u32 queue, s32 cpu)
 		return dsq_move_to_local(queue);
 	bpf_for_each (scx_dsq, p, queue, 0) {
 		struct task *task = task_of(p);
-		bool is_first = !found;
+		bool is_first = !found, is_beside;
 
 		if (!task || ++sampled > MAX_SAMPLED)
 			break;
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
+		is_beside = runs_beside(task, cpu);
 		if (is_first) {
 			found = true;
 			first = p->scx.dsq_vtime;
 			woken = task->woken_ns == task->queued_ns;
+			beside = is_beside;
 			/* The CPU's last task was preempted for this one. */
 			if (cpu_state(cpu)->tag == first)
 				break;
 		}
-		if (scx_bpf_task_cpu(p) != cpu)
+		if (is_beside || (scx_bpf_task_cpu(p) != cpu && (is_first || !beside)))
 			continue;
-		if (is_first ||
-		    credit_lets_pass(TUNING, &task->grant, first, p->scx.dsq_vtime, woken)) {
+		if (is_first || credit_lets_pass(TUNING, &task->grant, first, p->scx.dsq_vtime,
+						 woken, beside)) {
 			served = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
 			break;
 		}
@@ -211,8 +216,10 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 		task->started_ns = 0;
 		/*
 		 * A task that never waits never passes enqueue(), and its domain or cgroup may have
-		 * changed.
+		 * changed. One that computes for long talks with no one.
 		 */
+		if (task->ran_ns > params.patience_ns)
+			stop_following(task);
 		find_domain(prev, task);
 		own = tag_of(task, false);
 		away = place(task, node_of_queue(queue)) == CREDIT_OTHER;

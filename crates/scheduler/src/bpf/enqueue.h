@@ -59,6 +59,43 @@ static s32 waker_cpu(struct task_struct *p, struct task *task, s32 prev)
 	return here;
 }
 
+/*
+ * Notes which domain's task has woken this one and is about to sleep, and whether this task has its
+ * home at that one's. So clients stay with the tasks that answer them, and these with their memory.
+ * Tasks of one domain with other homes are other partners.
+ */
+static void note_waker(struct task *task, bool sync)
+{
+	struct task *waker = sync ? task_of(bpf_get_current_task_btf()) : NULL;
+	bool apart = waker && waker->domain && waker->domain != task->domain;
+	bool same = apart && waker->domain == task->partner && waker->home == task->partner_home &&
+		    waker->partner == task->domain;
+	bool follows = task->follows;
+
+	if (!task->domain)
+		return;
+	task->talks = credit_talks(task->talks, same);
+	if (apart && !same && task->talks < CREDIT_TALKS_STILL) {
+		task->partner = waker->domain;
+		task->partner_home = waker->home;
+		task->partner_runs_ns = waker->runs_ns;
+		task->talks = credit_talks(0, true);
+		follows = false;
+	} else if (same) {
+		task->partner_runs_ns =
+			credit_goes_on(TUNING, task->partner_runs_ns, waker->runs_ns);
+		follows = task->allowed & (1ULL << (task->partner_home & (MAX_NODES - 1))) &&
+			  credit_follows(TUNING, follows, task->talks, waker->talks, task->runs_ns,
+					 task->partner_runs_ns);
+	} else {
+		follows = follows && task->talks >= CREDIT_TALKS_STILL;
+	}
+	if (follows == task->follows)
+		return;
+	task->follows = follows;
+	task->cgroup = 0; /* its nodes are looked up anew */
+}
+
 s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 {
 	struct task *task = task_of(p);
@@ -66,6 +103,7 @@ s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 
 	if (!task)
 		return prev;
+	note_waker(task, is_sync(wake_flags));
 	find_domain(p, task);
 	cpu = is_sync(wake_flags) ? waker_cpu(p, task, prev) : -1;
 	if (cpu < 0)

@@ -96,6 +96,61 @@ static void set_cap(u32 number, u64 quota_ns, u64 period_ns, u64 burst_ns)
 		__sync_fetch_and_add(&shares_generation, 1);
 }
 
+/*
+ * Notes the place at which a task starts, for the average. All CPUs read that line, so each of them
+ * writes it seldom.
+ */
+static __always_inline void note_start(s32 cpu, credit_v tag, bool waited, u64 now_ns)
+{
+	struct cpu_state *state = cpu_state(cpu);
+
+	if (now_ns - state->noted_ns < params.note_ns)
+		return;
+	state->noted_ns = now_ns;
+	now_v = credit_now(now_v, tag, waited);
+}
+
+/* A cgroup's own group; the root's tasks are each a party of their own. */
+static __always_inline struct group *party_of(u32 number)
+{
+	return number == NOBODY || number == ROOT ? NULL : group_of(number);
+}
+
+/* A task of this group begins to run, `at_home` or elsewhere. */
+static __always_inline void begin_to_run(u32 number, u32 node, bool at_home)
+{
+	struct group *group = party_of(number);
+
+	if (!group)
+		return;
+	__sync_fetch_and_add(&group->running, 1);
+	if (at_home && group->seat != node + 1)
+		group->seat = node + 1;
+}
+
+/* .. or stops. The group's number may have passed on to another one meanwhile. */
+static __always_inline void stop_running(u32 number)
+{
+	struct group *group = party_of(number);
+
+	if (group && group->running > 0)
+		__sync_fetch_and_add(&group->running, -1);
+}
+
+/*
+ * Whether the task's group is entitled to one CPU at most and has another one than this CPU, which
+ * may still run a task that is about to make way.
+ */
+static bool runs_beside(struct task *task, s32 cpu)
+{
+	struct cpu_state *state = cpu_state(cpu);
+	struct group *group = party_of(task->group);
+
+	if (!group || credit_spreads(TUNING, group->credit.share))
+		return false;
+	return group->running > (state->running && state->group == task->group);
+}
+
 #define READ_CAPS_NS 100000000ULL
 
 /*

@@ -53,7 +53,7 @@ void SCX_OPS(running, struct task_struct *p)
 		task->node = node;
 		task->moved_ns = now_ns;
 	}
-	now_v = credit_now(now_v, task->grant.tag, task->waiting);
+	note_start(cpu, task->grant.tag, task->waiting, now_ns);
 	task->waiting = false;
 	/* Not every task that was sent somewhere passes enqueue() on the way. */
 	task->selected = false;
@@ -67,6 +67,7 @@ void SCX_OPS(running, struct task_struct *p)
 	state->runs_ns = task->ran_ns > task->runs_ns ? task->ran_ns : task->runs_ns;
 	state->running = 1;
 	state->interrupted = 0;
+	begin_to_run(task->group, node, !task->follows && place(task, node) <= CREDIT_AFFINE);
 }
 
 void SCX_OPS(stopping, struct task_struct *p, bool runnable)
@@ -77,6 +78,8 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 	struct cpu_state *state = cpu_state(cpu);
 	u32 queue = queue_of_cpu(cpu);
 
+	if (state->running)
+		stop_running(state->group);
 	state->running = 0;
 	state->since_ns = now_ns;
 	state->runs_ns = 0;
@@ -119,6 +122,7 @@ void SCX_OPS(set_cpumask, struct task_struct *p, const struct cpumask *cpus)
 	if (!task)
 		return;
 	task->allowed = allowed_nodes(cpus);
+	stop_following(task);
 	set_payer(p, task, task->group);
 }
 

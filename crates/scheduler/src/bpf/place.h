@@ -44,13 +44,44 @@ static void prefer_own_nodes(struct task_struct *p, struct task *task)
 	task->home = own->home & (MAX_NODES - 1);
 }
 
+/* The home of a domain's task: that of its partner, the seat of its group, or its domain's. */
+static __always_inline void find_home(struct task *task)
+{
+	struct group *group;
+
+	if (task->follows || !(task->affine & (task->affine - 1)))
+		return;
+	task->home = task->domain_home;
+	group = party_of(task->group);
+	if (group && group->seat && credit_is_seat(TUNING, group->credit.share, task->affine,
+						   task->allowed, group->seat - 1))
+		task->home = (group->seat - 1) & (MAX_NODES - 1);
+}
+
+/* The task has the home of its own domain again. */
+static __always_inline void stop_following(struct task *task)
+{
+	if (!task->follows)
+		return;
+	task->follows = false;
+	task->cgroup = 0; /* its nodes are looked up anew */
+}
+
+/* It is a task of another domain than before, which has talked with no one. */
+static __always_inline void forget_partner(struct task *task)
+{
+	task->partner = 0;
+	task->talks = 0;
+	task->follows = false;
+}
+
 /*
  * Looks up the task's domain, if it can have changed: the nearest one of its cgroup and its
  * ancestors.
  */
 static void find_domain(struct task_struct *p, struct task *task)
 {
-	u64 generation = domains_generation, id;
+	u64 generation = domains_generation, id, before = task->domain;
 	struct cgroup *cgroup;
 	u32 level;
 
@@ -78,7 +109,14 @@ static void find_domain(struct task_struct *p, struct task *task)
 			task->domain = id;
 			task->affine = domain->affine;
 			task->home = domain->home & (MAX_NODES - 1);
+			if (id != before)
+				forget_partner(task);
+			if (task->follows) {
+				task->home = task->partner_home & (MAX_NODES - 1);
+				task->affine = 1ULL << task->home;
+			}
 			prefer_own_nodes(p, task);
+			task->domain_home = task->home;
 			break;
 		}
 	}
@@ -86,6 +124,8 @@ found:
 	/* A task without a domain is at home where it is. */
 	if (!task->domain)
 		task->home = node_of_cpu(scx_bpf_task_cpu(p));
+	else
+		find_home(task);
 }
 
 static __always_inline u32 place(struct task *task, u32 node)

@@ -175,6 +175,11 @@ struct group {
 	u32 own_counted; /* the part of its own tasks in `weights` */
 	u64 idle_since_ns;
 	u64 caps_read_ns;
+
+	/* Written at each switch, too. */
+	s32 running; /* its tasks that run now */
+	u32 seat;    /* the node at home that one of them began to run on last, + 1; 0: none */
+	u32 reserved[14];
 };
 _Static_assert(sizeof(struct group) % 64 == 0, "groups share no more lines than they must");
 struct {
@@ -238,6 +243,11 @@ struct task {
 	u64 goes_on_ns; /* on average, after such a promise */
 	u64 ran_ns;	/* since it last slept */
 	u64 runs_ns;	/* .. until it sleeps, on average */
+	u64 partner;	/* a domain whose tasks it talks with; 0: none */
+	u64 partner_runs_ns; /* how long these run until they sleep, on average */
+	u32 partner_home;    /* their home */
+	u32 talks;	     /* the share of wake-ups by them, of CREDIT_TALKS_ONE */
+	u32 domain_home;     /* the home of its own domain */
 	u32 group;	/* pays for it */
 	u32 refused_by; /* the group whose cap had nothing left for it */
 	u32 counted;	/* in root_weight */
@@ -248,6 +258,7 @@ struct task {
 	bool selected; /* an idle CPU was claimed for it */
 	bool returning;
 	bool foreign; /* runs, away from home */
+	bool follows; /* has the home of its partner's tasks */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -261,6 +272,7 @@ struct cpu_state {
 	credit_v tag;
 	u64 balanced_ns;
 	u64 looked_ns; /* into the queues */
+	u64 noted_ns;  /* where a task of it started */
 	u64 since_ns;  /* its task runs, it has none, or it was claimed for one */
 	u64 runs_ns;   /* .. until the task sleeps, on average; 0: there is none */
 	u32 running;

@@ -1,12 +1,14 @@
 //! Burns CPU time, and prints its nodes as one line of JSON at the end.
 //!
 //! It accounts for all of it: every hundred turns, each thread reads its CPU and adds the CPU time
-//! since the last read to that CPU's node. `ready` is printed once all threads run.
+//! since the last read to that CPU's node. `ready` is printed once all threads run. With `--talk`,
+//! it sleeps and answers by turns instead.
 #![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
 
 use clap::Parser;
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read, Write},
     sync::Barrier,
     thread,
     time::{Duration, Instant},
@@ -26,6 +28,13 @@ struct Args {
     /// Sleep for so long after every so long of burning: `BURN,SLEEP` in microseconds.
     #[arg(long, value_delimiter = ',')]
     nap_us: Vec<u64>,
+    /// In place of burning: wait for a byte from the first pipe, burn that many turns, and answer
+    /// through the second one: `PIPE,PIPE,TURNS`.
+    #[arg(long, value_delimiter = ',')]
+    talk: Vec<String>,
+    /// With `--talk`: send the first byte.
+    #[arg(long)]
+    ask: bool,
 }
 
 fn clock(which: libc::clockid_t) -> Duration {
@@ -91,6 +100,25 @@ fn burn(args: &Args, cpus: usize) -> Tally {
     tally
 }
 
+/// Until a signal ends it.
+fn talk(from: &str, to: &str, turns: u32, asks: bool) -> io::Result<()> {
+    // Opened for both, a pipe does not wait for its other end.
+    let open = |path| fs::OpenOptions::new().read(true).write(true).open(path);
+    let (mut from, mut to) = (open(from)?, open(to)?);
+    println!("ready");
+    if asks {
+        to.write_all(b"?")?;
+    }
+    let mut byte = [0];
+    loop {
+        from.read_exact(&mut byte)?;
+        for _ in 0..turns {
+            std::hint::spin_loop();
+        }
+        to.write_all(&byte)?;
+    }
+}
+
 fn bind(cpus: &[usize]) {
     // SAFETY: all bits zero is an empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -107,6 +135,9 @@ fn main() {
     let args = Args::parse();
     if !args.cpus.is_empty() {
         bind(&args.cpus);
+    }
+    if let [from, to, turns] = &args.talk[..] {
+        talk(from, to, turns.parse().unwrap(), args.ask).unwrap();
     }
     let nodes = nodes();
     let barrier = Barrier::new(args.threads + 1);

@@ -32,6 +32,7 @@ impl Random {
                 handover_ns: n(),
                 queue_waits_ns: n(),
                 patience_ns: n(),
+                note_ns: n(),
                 cpus: n() as u32,
                 steal_slices: n() as u32,
             },

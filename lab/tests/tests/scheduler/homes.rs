@@ -64,6 +64,36 @@ fn threads_of_a_domain_prefer_nodes_of_their_own() {
     scheduler.detach();
 }
 
+/// Two processes of different domains that wake each other by turns through two pipes.
+#[test]
+fn a_task_that_asks_another_domain_is_where_it_is_answered() {
+    let (asks, answers) = (Cgroup::new("asks"), Cgroup::new("answers"));
+    let mut scheduler = Attached::start("").unwrap();
+    scheduler.domain(&asks, "0", 0);
+    scheduler.domain(&answers, "3", 3);
+    let folder = tempfile::tempdir().unwrap();
+    let [there, back] = ["there", "back"].map(|name| {
+        let path = folder.path().join(name);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        path.into_os_string().into_string().unwrap()
+    });
+    let answering = answers.burn(&format!("--ms 0 --talk {there},{back},300"));
+    let asking = asks.burn(&format!("--ms 0 --talk {back},{there},0 --ask"));
+    await_that("it asks at the other one's home", || scheduler.share_of(&asks, 3) >= 0.8);
+    await_that("which is where it was", || scheduler.share_of(&answers, 3) >= 0.8);
+    scheduler.domain(&answers, "2", 2);
+    await_that("both are at the new home", || {
+        scheduler.share_of(&answers, 2) >= 0.8 && scheduler.share_of(&asks, 2) >= 0.8
+    });
+    // Another task of the same domain uses far more CPU time.
+    let beside = asks.burn("--threads 1 --ms 100000000");
+    await_that("a task that asks no one is at home", || scheduler.share_of(&asks, 0) >= 0.7);
+    for burner in [beside, asking, answering] {
+        burner.kill();
+    }
+    scheduler.detach();
+}
+
 #[test]
 fn overflow_goes_to_the_nearest_nodes() {
     let group = Cgroup::new("spill");

@@ -9,19 +9,33 @@ impl Machine {
         self.queues[queue].iter().copied().take(LOOKED_AT).find(|&task| self.may_use(task, cpu))
     }
 
-    /// The first one of the CPU's own queue, or one that was on that CPU last, if it may pass.
+    /// Whether the task's group is entitled to one CPU at most and has another one than this CPU.
+    fn runs_beside(&self, task: usize, cpu: usize) -> bool {
+        let group = self.tasks[task].group;
+        let runs_it =
+            |other: &Cpu| other.task.is_some_and(|running| self.tasks[running].group == group);
+        !credit::spreads(&self.params, self.groups[group].share)
+            && self.cpus.iter().enumerate().any(|(at, other)| at != cpu && runs_it(other))
+    }
+
+    /// The first one of the CPU's own queue, or one that may pass.
     fn serve(&mut self, cpu: usize) -> Option<usize> {
         let queue = self.queue_of(cpu);
         let Some(first) = self.head(queue, cpu) else { return self.take_from(queue, cpu) };
         let (first_tag, woken) =
             (self.tasks[first].place, self.tasks[first].woken_ns == self.tasks[first].queued_ns);
+        let beside = self.runs_beside(first, cpu);
         let is_for_first = self.cpus[cpu].tag == first_tag;
         let may_pass = |task: usize| {
             let Task { last_cpu, grant, place, .. } = self.tasks[task];
-            let passes = task == first
-                || !is_for_first
-                    && credit::lets_pass(&self.params, &grant, first_tag, place, woken);
-            self.may_use(task, cpu) && last_cpu == cpu && passes
+            let passes = if task == first {
+                last_cpu == cpu
+            } else {
+                (last_cpu == cpu || beside)
+                    && !is_for_first
+                    && credit::lets_pass(&self.params, &grant, first_tag, place, woken, beside)
+            };
+            self.may_use(task, cpu) && !self.runs_beside(task, cpu) && passes
         };
         let next = self.queues[queue]
             .iter()

@@ -139,7 +139,10 @@ impl Machine {
 
     pub(super) fn run_on(&mut self, cpu: usize, task: usize, waited: bool, stays: bool) {
         let Task { grant, place, left_ns, .. } = self.tasks[task];
-        self.now_v = credit::now(self.now_v, grant.tag, waited);
+        let notes = self.time_ns - self.cpus[cpu].noted_ns >= self.params.note_ns;
+        if notes {
+            self.now_v = credit::now(self.now_v, grant.tag, waited);
+        }
         self.tasks[task].since_ns = self.time_ns;
         self.tasks[task].last_cpu = cpu;
         if !stays {
@@ -155,6 +158,7 @@ impl Machine {
                 .saturating_add(left_ns)
                 .min((self.time_ns + grant.slice_ns).next_multiple_of(self.tick_ns)),
             balanced_ns: self.cpus[cpu].balanced_ns,
+            noted_ns: if notes { self.time_ns } else { self.cpus[cpu].noted_ns },
         };
     }
 }
