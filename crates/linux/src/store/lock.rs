@@ -32,6 +32,7 @@ use std::{
     ffi::OsStr,
     fmt::{self, Display, Formatter},
     fs,
+    io::{self, Read},
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     thread,
@@ -342,11 +343,21 @@ fn flock(file: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// The process that has the flock on `lock`; none if the kernel does not name it.
+/// The process that has the flock on `lock`; none if the kernel does not name it, or if it is free.
 fn holder(lock: &OwnedFd, proc: &Path) -> Option<Holder> {
+    const TIMES: usize = 8;
     let file = rustix::fs::fstat(lock).ok()?;
-    let pid = holder_in(&fs::read_to_string(proc.join("locks")).ok()?, file.st_dev, file.st_ino)?;
-    Some(Holder::named(proc, pid))
+    let named = |_| holder_in(&all_locks(proc).ok()?, file.st_dev, file.st_ino);
+    Some(Holder::named(proc, (0..TIMES).find_map(named)?))
+}
+
+/// The text of `/proc/locks`. The kernel leaves a lock out if one before it ends between two reads
+/// (`seq_read_iter` in Linux, `fs/seq_file.c`). A read gives a page at most, and no more lines than
+/// the buffer holds, so a large buffer makes such a gap rare.
+fn all_locks(proc: &Path) -> io::Result<String> {
+    let mut text = String::with_capacity(1 << 16);
+    fs::File::open(proc.join("locks"))?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// From `/proc/locks` (`lock_get_status` in Linux, `fs/locks.c`), the holder of the flock on the

@@ -232,12 +232,12 @@ fn stopped_waiters_are_passed_and_keep_their_place() {
 #[test]
 fn a_waiter_that_notifies_is_passed() {
     let folder = tempfile::tempdir().unwrap();
-    let own = own(folder.path());
-    let held = take_now(&own).unwrap();
+    let own = &own(folder.path());
+    let held = take_now(own).unwrap();
     let (described, description) = mpsc::channel();
     let (go_on, passed) = mpsc::channel();
-    thread::scope(|scope| {
-        let own = &own;
+    // A failure here ends the channel, and with it the other thread.
+    thread::scope(move |scope| {
         scope.spawn(move || {
             let notify = &mut |wait: &LockWait| {
                 described.send(wait.clone()).unwrap();
