@@ -330,8 +330,8 @@ CREDIT_INLINE int credit_steals(const struct credit_params *params,
  * Whether another task may pass the first one of a queue: because it ran on the free CPU last and
  * finds its caches warm, or because the group of the first one runs elsewhere (`beside`). It may if
  * it is at most one of its slices, and at most steal_ns, ahead: the places of equal tasks differ by
- * as much by chance. It may pass a task that has just woken up only if that could not take its CPU,
- * which a second task of a group does not.
+ * as much by chance. It may pass a task that has just woken up only if that could not take its CPU.
+ * A second task of a group has no such claim.
  */
 CREDIT_INLINE int credit_lets_pass(const struct credit_params *params,
 				   const struct credit_grant *grant, credit_v first, credit_v tag,
