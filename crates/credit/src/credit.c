@@ -27,10 +27,14 @@ credit_v nearside_credit_tag(const struct credit_params *params, const struct cr
 {
 	return credit_tag(params, group, now, woken);
 }
-void nearside_credit_reserve(struct credit_group *group, credit_v tag, credit_ns slice,
-			     struct credit_grant *grant)
+credit_ns nearside_credit_uses(credit_ns slice, credit_ns runs, int woken)
 {
-	credit_reserve(group, tag, slice, grant);
+	return credit_uses(slice, runs, woken);
+}
+void nearside_credit_reserve(struct credit_group *group, credit_v tag, credit_ns slice,
+			     credit_ns uses, struct credit_grant *grant)
+{
+	credit_reserve(group, tag, slice, uses, grant);
 }
 void nearside_credit_settle(struct credit_group *group, const struct credit_grant *grant,
 			    credit_ns used)
@@ -119,6 +123,11 @@ credit_ns nearside_credit_goes_on(const struct credit_params *params, credit_ns 
 				  credit_ns went_on)
 {
 	return credit_goes_on(params, average, went_on);
+}
+credit_ns nearside_credit_runs(const struct credit_params *params, credit_ns average, credit_ns ran,
+			       int is_first)
+{
+	return credit_runs(params, average, ran, is_first);
 }
 int nearside_credit_sleeps_soon(const struct credit_params *params, credit_ns average)
 {

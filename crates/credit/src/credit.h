@@ -80,7 +80,8 @@ struct credit_group {
 struct credit_grant {
 	credit_v tag;	    /* the place in the queue: lower is earlier */
 	credit_v reserved;  /* charged in advance */
-	credit_ns slice_ns; /* how long */
+	credit_v slice;	    /* how long, in virtual time */
+	credit_ns slice_ns; /* .. and in real time */
 };
 
 /* A cap: quota_ns of CPU time in every period_ns. */
@@ -192,15 +193,26 @@ CREDIT_INLINE credit_v credit_tag(const struct credit_params *params,
 }
 
 /*
- * Grants a slice, charged in advance: the group's next task is placed behind it, so that ten tasks
- * of one group stand in the queue as far apart as one task that comes ten times.
+ * The part of a slice that a task is expected to use. One that wakes up sleeps again after the time
+ * that it usually runs.
+ */
+CREDIT_INLINE credit_ns credit_uses(credit_ns slice_ns, credit_ns runs_ns, int woken)
+{
+	return woken && runs_ns < slice_ns ? runs_ns : slice_ns;
+}
+
+/*
+ * Grants a slice, of which the expected use is charged in advance: the group's next task is placed
+ * behind it, so that ten tasks of one group stand in the queue as far apart as one task that comes
+ * ten times. A thousand that each need a moment do not stand a thousand slices apart.
  */
 CREDIT_INLINE void credit_reserve(struct credit_group *group, credit_v tag, credit_ns slice_ns,
-				  struct credit_grant *grant)
+				  credit_ns uses_ns, struct credit_grant *grant)
 {
 	grant->tag = tag;
 	grant->slice_ns = slice_ns;
-	grant->reserved = credit_charge(slice_ns, group->share);
+	grant->slice = credit_charge(slice_ns, group->share);
+	grant->reserved = credit_charge(uses_ns, group->share);
 	group->vtime = tag + grant->reserved;
 }
 
@@ -302,8 +314,8 @@ CREDIT_INLINE credit_v credit_from_afar(const struct credit_params *params,
 	credit_v max = credit_span(params, params->lag_bound_ns / 2);
 	credit_v margin = max;
 
-	if (grant->reserved < max) {
-		margin = grant->reserved * params->steal_slices;
+	if (grant->slice < max) {
+		margin = grant->slice * params->steal_slices;
 		if (margin < credit_span(params, params->steal_ns))
 			margin = credit_span(params, params->steal_ns);
 		margin = margin * distance / CREDIT_LOCAL_DISTANCE;
@@ -341,7 +353,7 @@ CREDIT_INLINE int credit_lets_pass(const struct credit_params *params,
 
 	if (woken && !beside)
 		return !credit_preempts(params, first, tag);
-	margin = grant->reserved < max ? grant->reserved : max;
+	margin = grant->slice < max ? grant->slice : max;
 	return !credit_before(first + margin, tag);
 }
 
@@ -462,6 +474,18 @@ CREDIT_INLINE credit_ns credit_goes_on(const struct credit_params *params, credi
 	if (went_on_ns > params->slice_ns)
 		went_on_ns = params->slice_ns;
 	return average_ns - average_ns / 8 + went_on_ns / 8;
+}
+
+/*
+ * The average time that a task runs until it sleeps, after it ran for `ran_ns`. A new task has no
+ * average (`is_first`): its first time is it.
+ */
+CREDIT_INLINE credit_ns credit_runs(const struct credit_params *params, credit_ns average_ns,
+				    credit_ns ran_ns, int is_first)
+{
+	if (is_first)
+		return ran_ns < params->slice_ns ? ran_ns : params->slice_ns;
+	return credit_goes_on(params, average_ns, ran_ns);
 }
 
 /*

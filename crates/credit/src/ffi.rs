@@ -7,9 +7,9 @@ use crate::types::{Cap, Grant, Group, Params, Place, Trial};
 // C does not pad.
 const _: () = assert!(size_of::<Params>() == 128);
 const _: () = assert!(size_of::<Group>() == 24);
-const _: () = assert!(size_of::<Grant>() == 24);
+const _: () = assert!(size_of::<Grant>() == 32);
 const _: () = assert!(size_of::<Cap>() == 40);
-const _: () = assert!(size_of::<Trial>() == 8 + 128 + 24 + 24 + 40 + 32 + 8);
+const _: () = assert!(size_of::<Trial>() == 8 + 128 + 24 + 32 + 40 + 32 + 8);
 
 unsafe extern "C" {
     fn nearside_credit_before(a: u64, b: u64) -> i32;
@@ -19,7 +19,14 @@ unsafe extern "C" {
     fn nearside_credit_slice(params: *const Params, weight: u32) -> u64;
     fn nearside_credit_tag(params: *const Params, group: *const Group, now: u64, woken: i32)
     -> u64;
-    fn nearside_credit_reserve(group: *mut Group, tag: u64, slice_ns: u64, grant: *mut Grant);
+    fn nearside_credit_uses(slice_ns: u64, runs_ns: u64, woken: i32) -> u64;
+    fn nearside_credit_reserve(
+        group: *mut Group,
+        tag: u64,
+        slice_ns: u64,
+        uses_ns: u64,
+        grant: *mut Grant,
+    );
     fn nearside_credit_settle(group: *mut Group, grant: *const Grant, used_ns: u64);
     fn nearside_credit_own_charge(used: u64, weight: u32) -> u64;
     fn nearside_credit_own_rejoins(params: *const Params, own_now: u64, own: u64) -> u64;
@@ -82,6 +89,8 @@ unsafe extern "C" {
     ) -> i32;
     fn nearside_credit_spreads(params: *const Params, share: u64) -> i32;
     fn nearside_credit_goes_on(params: *const Params, average: u64, went_on: u64) -> u64;
+    fn nearside_credit_runs(params: *const Params, average: u64, ran_ns: u64, is_first: i32)
+    -> u64;
     fn nearside_credit_sleeps_soon(params: *const Params, average: u64) -> i32;
     fn nearside_credit_takes_over(
         params: *const Params,
@@ -136,11 +145,17 @@ pub fn tag(params: &Params, group: &Group, now: u64, woken: bool) -> u64 {
     unsafe { nearside_credit_tag(params, group, now, woken.into()) }
 }
 
-/// Grants a slice, charged in advance.
-pub fn reserve(group: &mut Group, tag: u64, slice_ns: u64) -> Grant {
+/// The part of a slice, in ns, that a task is expected to use.
+pub fn uses(slice_ns: u64, runs_ns: u64, woken: bool) -> u64 {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    unsafe { nearside_credit_uses(slice_ns, runs_ns, woken.into()) }
+}
+
+/// Grants a slice, of which the expected use is charged in advance.
+pub fn reserve(group: &mut Group, tag: u64, slice_ns: u64, uses_ns: u64) -> Grant {
     let mut grant = Grant::default();
     // SAFETY: the references are valid for the call, and the layouts are the same.
-    unsafe { nearside_credit_reserve(group, tag, slice_ns, &raw mut grant) };
+    unsafe { nearside_credit_reserve(group, tag, slice_ns, uses_ns, &raw mut grant) };
     grant
 }
 
@@ -292,6 +307,12 @@ pub fn spreads(params: &Params, share: u64) -> bool {
 pub fn goes_on(params: &Params, average_ns: u64, went_on_ns: u64) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_goes_on(params, average_ns, went_on_ns) }
+}
+
+/// The average time that a task runs until it sleeps, after it ran for `ran_ns`.
+pub fn runs(params: &Params, average_ns: u64, ran_ns: u64, is_first: bool) -> u64 {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_runs(params, average_ns, ran_ns, is_first.into()) }
 }
 
 /// Whether a task that goes on for so long on average sleeps soon.

@@ -11,7 +11,7 @@
 //! let params = Params::new(8);
 //! let mut group = Group { vtime: 100_000_000, share: ONE / 4, runnable: 1, reserved: 0 };
 //! let place = tag(&params, &group, 100_000_000, false);
-//! let grant = reserve(&mut group, place, params.slice_ns);
+//! let grant = reserve(&mut group, place, params.slice_ns, params.slice_ns);
 //! assert_eq!((grant.tag, group.vtime), (100_000_000, 112_000_000));
 //! ```
 
@@ -22,7 +22,7 @@ pub use types::{Cap, DECISIONS, Grant, Group, ONE, Params, Place, Trial, WEIGHT}
 
 pub use ffi::{
     before, candidate, charge, follows, from_afar, goes_on, is_seat, lets_pass, now, own_charge,
-    own_lag, own_rejoins, place, preempts, refill, reserve, resumes, returns, settle, settle_cap,
-    share, sleeps_soon, slice, spreads, stays, steals, tag, take, takes_over, talks, try_out,
-    waits,
+    own_lag, own_rejoins, place, preempts, refill, reserve, resumes, returns, runs, settle,
+    settle_cap, share, sleeps_soon, slice, spreads, stays, steals, tag, take, takes_over, talks,
+    try_out, uses, waits,
 };

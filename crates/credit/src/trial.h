@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 32 };
+enum { CREDIT_DECISIONS = 34 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -45,7 +45,7 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		trial->answer = credit_tag(&trial->params, &trial->group, a, b & 1);
 		break;
 	case 6:
-		credit_reserve(&trial->group, a, b, &trial->grant);
+		credit_reserve(&trial->group, a, b, c, &trial->grant);
 		break;
 	case 7:
 		credit_settle(&trial->group, &trial->grant, a);
@@ -129,6 +129,12 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 	case 31:
 		trial->answer = (credit_u64)credit_follows(&trial->params, d & 1, (credit_u32)c,
 							   (credit_u32)(c >> 32), a, b);
+		break;
+	case 32:
+		trial->answer = credit_uses(a, b, c & 1);
+		break;
+	case 33:
+		trial->answer = credit_runs(&trial->params, a, b, c & 1);
 		break;
 	}
 }

@@ -88,6 +88,8 @@ pub struct Grant {
     pub tag: u64,
     /// Charged in advance, in virtual time.
     pub reserved: u64,
+    /// The slice, in virtual time.
+    pub slice: u64,
     /// The slice, in ns.
     pub slice_ns: u64,
 }
@@ -129,7 +131,7 @@ pub struct Trial {
 }
 
 /// The number of decisions that a [`Trial`] can ask.
-pub const DECISIONS: u64 = 32;
+pub const DECISIONS: u64 = 34;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.

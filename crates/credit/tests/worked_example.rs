@@ -13,7 +13,8 @@ fn group(weight: u64, vtime: u64) -> Group {
 fn grant(params: &Params, group: &mut Group, now: u64) -> Grant {
     let slice_ns = credit::slice(params, 100);
     assert_eq!(slice_ns, 3 * MS);
-    credit::reserve(group, credit::tag(params, group, now, false), slice_ns)
+    let uses_ns = credit::uses(slice_ns, 0, false);
+    credit::reserve(group, credit::tag(params, group, now, false), slice_ns, uses_ns)
 }
 
 #[test]
@@ -52,7 +53,7 @@ fn a_woken_group_is_owed_five_milliseconds_and_takes_a_cpu() {
 fn a_far_task_is_fetched_once_it_is_behind_by_more_than_the_margin() {
     let params = Params::new(8);
     let granted = grant(&params, &mut group(100, 100 * MS), 100 * MS);
-    assert_eq!(granted.reserved * u64::from(params.steal_slices), 36 * MS);
+    assert_eq!(granted.slice * u64::from(params.steal_slices), 36 * MS);
     let is_fetched =
         |place_ms: u64| credit::steals(&params, &granted, 1_000 * MS, place_ms * MS, FAR, u64::MAX);
     assert!(is_fetched(879));

@@ -47,6 +47,7 @@ fn to_kernel(trial: &Trial) -> types::credit_trial {
         grant: types::credit_grant {
             tag: grant.tag,
             reserved: grant.reserved,
+            slice: grant.slice,
             slice_ns: grant.slice_ns,
         },
         cap: types::credit_cap {
@@ -64,8 +65,8 @@ fn to_kernel(trial: &Trial) -> types::credit_trial {
 fn from_kernel(trial: &mut Trial, slot: &types::credit_trial) {
     let types::credit_group { vtime, share, runnable, reserved } = slot.group;
     trial.group = Group { vtime, share, runnable, reserved };
-    trial.grant =
-        Grant { tag: slot.grant.tag, reserved: slot.grant.reserved, slice_ns: slot.grant.slice_ns };
+    let types::credit_grant { tag, reserved, slice, slice_ns } = slot.grant;
+    trial.grant = Grant { tag, reserved, slice, slice_ns };
     trial.cap = Cap {
         quota_ns: slot.cap.quota_ns,
         period_ns: slot.cap.period_ns,

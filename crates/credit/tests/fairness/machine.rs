@@ -54,6 +54,10 @@ pub(crate) struct Task {
     queued_ns: u64,
     moved_ns: u64,
     left_ns: u64,
+    /// Since it last slept, and on average.
+    ran_ns: u64,
+    runs_ns: u64,
+    has_slept: bool,
     waits: bool,
 }
 
@@ -111,6 +115,14 @@ pub(crate) struct Machine {
     now_v: u64,
     time_ns: u64,
     timer_ns: u64,
+}
+
+impl Task {
+    /// It never sleeps again once it has woken up.
+    pub(crate) fn burns_from_now_on(&mut self) {
+        self.work = Work::Burns;
+        self.left_ns = u64::MAX;
+    }
 }
 
 impl Machine {
@@ -209,6 +221,9 @@ impl Machine {
             queued_ns: 0,
             moved_ns: 0,
             left_ns: if let Work::Naps(burn, _) = work { burn } else { u64::MAX },
+            ran_ns: 0,
+            runs_ns: self.params.slice_ns,
+            has_slept: false,
             waits: false,
         });
         self.tasks.len() - 1

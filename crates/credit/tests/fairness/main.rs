@@ -4,6 +4,7 @@
 mod cost;
 mod cpus;
 mod machine;
+mod moments;
 mod properties;
 mod weights;
 
@@ -130,8 +131,11 @@ fn a_group_gets_ahead_by_its_number_of_tasks() {
 #[test]
 fn a_task_passes_on_its_last_cpu_by_a_slice_but_no_woken_task() {
     let params = Params::new(8);
-    let of_slices =
-        |share| Grant { tag: 0, reserved: credit::charge(3 * MS, share), slice_ns: 3 * MS };
+    let of_slices = |share| Grant {
+        slice: credit::charge(3 * MS, share),
+        slice_ns: 3 * MS,
+        ..Grant::default()
+    };
     let sixteenth = of_slices(ONE / 8);
     let table = [
         // Its grant, the first one's place, its own place, whether the first one has just woken up,

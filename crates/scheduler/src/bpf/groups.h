@@ -320,6 +320,7 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 			bool force)
 {
 	struct group *group = group_of(task->group);
+	u64 uses_ns;
 
 	if (!group) {
 		task->grant = (struct credit_grant){ .tag = now_v, .slice_ns = slice_ns };
@@ -335,9 +336,10 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 		if (!slice_ns)
 			return false;
 	}
+	uses_ns = credit_uses(slice_ns, task->runs_ns, woken);
 	bpf_spin_lock(&group->lock);
 	credit_reserve(&group->credit, credit_tag(TUNING, &group->credit, now_v, woken), slice_ns,
-		       &task->grant);
+		       uses_ns, &task->grant);
 	task->own = credit_own_rejoins(TUNING, group->own_now, task->own);
 	task->place = task->grant.tag + credit_own_lag(TUNING, group->own_now, task->own);
 	group->own_now = group->credit.runnable > 1 ? credit_now(group->own_now, task->own, true)

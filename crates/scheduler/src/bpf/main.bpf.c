@@ -32,7 +32,9 @@ void SCX_OPS(quiescent, struct task_struct *p, u64 deq_flags)
 	if (task->granted)
 		settle(task, 0);
 	if (deq_flags & SCX_DEQ_SLEEP) {
-		task->runs_ns = credit_goes_on(TUNING, task->runs_ns, task->ran_ns);
+		task->runs_ns =
+			credit_runs(TUNING, task->runs_ns, task->ran_ns, !task->slept);
+		task->slept = true;
 		task->ran_ns = 0;
 	}
 	task->waiting = false;

@@ -259,6 +259,7 @@ struct task {
 	bool returning;
 	bool foreign; /* runs, away from home */
 	bool follows; /* has the home of its partner's tasks */
+	bool slept;   /* so it has an average of how long it runs */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);

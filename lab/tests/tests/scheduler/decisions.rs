@@ -37,7 +37,7 @@ impl Random {
                 steal_slices: n() as u32,
             },
             group: Group { vtime: n(), share: n(), runnable: n() as u32, reserved: n() as u32 },
-            grant: Grant { tag: n(), reserved: n(), slice_ns: n() },
+            grant: Grant { tag: n(), reserved: n(), slice: n(), slice_ns: n() },
             cap: Cap {
                 quota_ns: n() >> 24,
                 period_ns: n() >> 24,

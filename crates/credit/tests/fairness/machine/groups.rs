@@ -54,7 +54,8 @@ impl Machine {
         let slice_ns = credit::slice(&self.params, self.tasks[task].weight);
         let slice_ns = self.take_caps(group, slice_ns, force)?;
         let tag = credit::tag(&self.params, &self.groups[group], self.now_v, woken);
-        let grant = credit::reserve(&mut self.groups[group], tag, slice_ns);
+        let uses_ns = credit::uses(slice_ns, self.tasks[task].runs_ns, woken);
+        let grant = credit::reserve(&mut self.groups[group], tag, slice_ns, uses_ns);
         let own_now = self.own_now[group];
         let own = credit::own_rejoins(&self.params, own_now, self.tasks[task].own);
         self.tasks[task].grant = grant;
@@ -73,6 +74,7 @@ impl Machine {
         let used_ns = self.time_ns - state.since_ns;
         state.since_ns = self.time_ns;
         state.used_ns += used_ns;
+        state.ran_ns += used_ns;
         state.by_node_ns[node] += used_ns;
         state.own += credit::own_charge(used_ns, state.weight);
         let (group, taken_ns) = (state.group, state.grant.slice_ns);
@@ -87,6 +89,10 @@ impl Machine {
             return true;
         }
         state.left_ns = burn_ns;
+        let is_first = !state.has_slept;
+        state.runs_ns = credit::runs(&self.params, state.runs_ns, state.ran_ns, is_first);
+        state.has_slept = true;
+        state.ran_ns = 0;
         self.groups[group].runnable -= 1;
         self.sleeping.insert((self.time_ns + sleep_ns, task));
         false

@@ -1,5 +1,6 @@
 //! The figures of a scenario, each beside its requirement.
 
+use crate::judge::Verdict;
 use serde::Serialize;
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -11,6 +12,14 @@ pub(crate) enum Required {
     Within(f64),
     /// No requirement: the figure is only reported.
     Stated,
+}
+
+/// The result of a scenario.
+#[derive(Debug)]
+pub(crate) struct Result {
+    pub(crate) figures: Vec<Figure>,
+    /// The data behind the figures.
+    pub(crate) verdicts: Vec<Verdict>,
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -48,6 +48,8 @@ pub(crate) struct Share {
     pub(crate) threads: usize,
     /// CPU time over the window's length: CPUs.
     pub(crate) cpus: f64,
+    /// Work done over the window's length, in CPUs: CPU time without that of interrupts.
+    pub(crate) work_cpus: f64,
     pub(crate) cpus_by_node: Vec<f64>,
     pub(crate) moves: u64,
     pub(crate) violations: u64,
@@ -63,8 +65,6 @@ pub(crate) struct Share {
 pub(crate) struct Verdict {
     pub(crate) span_ms: f64,
     pub(crate) groups: Vec<Share>,
-    /// Work done over the window's length, in CPUs: CPU time without that of interrupts.
-    pub(crate) work_cpus: f64,
     /// Of all CPU time, the part in which a CPU ran none of these threads while another of them
     /// waited and was free to run anywhere. An upper bound of idling: such a CPU may have run
     /// another program.
@@ -76,6 +76,11 @@ pub(crate) struct Verdict {
 impl Verdict {
     pub(crate) fn cpus(&self) -> f64 {
         self.groups.iter().map(|group| group.cpus).sum()
+    }
+
+    /// Work done by all groups.
+    pub(crate) fn work_cpus(&self) -> f64 {
+        self.groups.iter().map(|group| group.work_cpus).sum()
     }
 
     pub(crate) fn longest_wait_ms(&self) -> f64 {
@@ -93,11 +98,9 @@ impl Verdict {
 pub(crate) fn judge(groups: &[Group], nodes: &[usize], window: Window) -> Verdict {
     let cpu_time_ns = window.span_ns() * nodes.len() as f64;
     let (others_ns, long_ns) = while_waiting(groups, nodes.len(), window);
-    let segments = groups.iter().flat_map(|group| &group.logs).flat_map(|log| &log.segments);
     Verdict {
         span_ms: window.span_ns() / 1e6,
         groups: groups.iter().map(|group| share(group, nodes, window)).collect(),
-        work_cpus: segments.map(|segment| window.work_ns(segment)).sum::<f64>() / window.span_ns(),
         others_while_waiting: others_ns / cpu_time_ns,
         long_while_waiting: long_ns / cpu_time_ns,
     }
@@ -119,11 +122,13 @@ fn share(group: &Group, nodes: &[usize], window: Window) -> Share {
             .count();
     }
     let wakes: u64 = group.logs.iter().map(|log| log.wakes).sum();
+    let segments = group.logs.iter().flat_map(|log| &log.segments);
     let late_ns: u64 = group.logs.iter().map(|log| log.late_ns).sum();
     Share {
         name: group.name.clone(),
         threads: group.logs.len(),
         cpus: cpus_by_node.iter().sum(),
+        work_cpus: segments.map(|segment| window.work_ns(segment)).sum::<f64>() / window.span_ns(),
         cpus_by_node,
         moves: moves as u64,
         violations: group.logs.iter().map(|log| log.violations).sum(),
@@ -255,7 +260,7 @@ mod tests {
         let groups = [group(vec![log(&[(0, 5, 0), (10, 14, 3)])])];
         let verdict = judge(&groups, &[0, 0, 1, 1], window(2, 12));
         assert_eq!(verdict.groups[0].cpus_by_node, [0.3, 0.2]);
-        assert_eq!((verdict.groups[0].cpus, verdict.work_cpus), (0.5, 0.5));
+        assert_eq!((verdict.groups[0].cpus, verdict.work_cpus()), (0.5, 0.5));
         assert_eq!(verdict.groups[0].moves, 1);
         assert_eq!(verdict.groups[0].longest_wait_ms, 5.0);
     }
@@ -265,7 +270,7 @@ mod tests {
         let mut log = log(&[(0, 6, 0)]);
         log.segments[0].steps /= 2;
         let verdict = judge(&[group(vec![log])], &[0], window(2, 12));
-        assert_eq!((verdict.groups[0].cpus, verdict.work_cpus), (0.4, 0.2));
+        assert_eq!((verdict.groups[0].cpus, verdict.work_cpus()), (0.4, 0.2));
     }
 
     #[test]

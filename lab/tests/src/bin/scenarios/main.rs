@@ -10,6 +10,7 @@ mod figures;
 mod judge;
 mod outcome;
 mod plays;
+mod saturation;
 mod stage;
 mod worker;
 
@@ -35,6 +36,8 @@ enum Command {
         #[arg(long)]
         stock: bool,
     },
+    /// Start threads that sleep once (for the scenarios themselves)
+    Create(saturation::Create),
     /// Burn CPU time (for the scenarios themselves)
     Worker(worker::Work),
 }
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Play { name, stock } => play(&name, stock),
+        Command::Create(create) => saturation::create_threads(&create),
         Command::Worker(work) => worker::run(&work),
     };
     match done {

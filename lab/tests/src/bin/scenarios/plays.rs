@@ -1,9 +1,10 @@
 //! The scenarios, one after the other.
 
 use crate::{
-    figures::{Figure, Required, figure},
+    figures::{Figure, Required, Result, figure},
     judge::{Group, Verdict, Window, judge, reaches_after_ns},
     outcome::Outcome,
+    saturation,
     stage::{GroupId, Stage},
 };
 use std::{
@@ -13,14 +14,6 @@ use std::{
     thread,
     time::Duration,
 };
-
-/// The result of a scenario.
-#[derive(Debug)]
-pub(crate) struct Result {
-    pub(crate) figures: Vec<Figure>,
-    /// The data behind the figures.
-    pub(crate) verdicts: Vec<Verdict>,
-}
 
 /// A scenario by name.
 pub(crate) struct Play {
@@ -62,6 +55,10 @@ pub(crate) const PLAYS: &[Play] = &[
     Play { name: "cap-150", run: |stage| cap(stage, "150000 100000", 1.5, 4) },
     Play { name: "sleepers", run: sleepers },
     Play { name: "sixteen", run: sixteen },
+    Play { name: "wakeups-domain", run: |stage| saturation::wakeups(stage, false) },
+    Play { name: "wakeups-root", run: |stage| saturation::wakeups(stage, true) },
+    Play { name: "create-domain", run: |stage| saturation::create(stage, false) },
+    Play { name: "create-root", run: |stage| saturation::create(stage, true) },
     Play { name: "hackbench", run: |stage| bench(stage, "hackbench -g 4 -l 60", "Time:", "s") },
     Play {
         name: "messaging",
@@ -76,11 +73,6 @@ pub(crate) const PLAYS: &[Play] = &[
 /// The home of the measured domain, where there is one.
 const HOME: usize = 1;
 const HOME_CPUS: [usize; 2] = [2, 3];
-
-fn verdict(stage: &mut Stage, window: Window) -> Outcome<Verdict> {
-    let groups = stage.end()?;
-    Ok(judge(&groups, &stage.nodes, window))
-}
 
 /// For scenarios with more threads than CPUs.
 fn idle_while_waiting(verdict: &Verdict) -> Figure {
@@ -107,7 +99,7 @@ fn room(stage: &mut Stage, span_ms: u64) -> Outcome<Result> {
     stage.burn(group, 2, &[], &[])?;
     stage.settle(&[group], 20)?;
     let window = stage.window(span_ms);
-    let verdict = verdict(stage, window)?;
+    let verdict = stage.verdict(window)?;
     Ok(Result { figures: vec![at_home(&verdict, 0)], verdicts: vec![verdict] })
 }
 
@@ -141,7 +133,7 @@ fn room_busy(stage: &mut Stage) -> Outcome<Result> {
             stage.burn(room, 2, &[], &[])?;
             stage.settle(&[room, unmanaged], 20)?;
             let window = stage.window(2000);
-            let verdict = verdict(stage, window)?;
+            let verdict = stage.verdict(window)?;
             Ok(Result { figures: vec![at_home(&verdict, 0)], verdicts: vec![verdict] })
         })();
         stop.store(true, Ordering::Relaxed);
@@ -158,7 +150,7 @@ fn spill(stage: &mut Stage, threads: usize, cpus: &[usize]) -> Outcome<Result> {
     stage.burn(group, threads, cpus, &[])?;
     stage.settle(&[group], 20)?;
     let window = stage.window(1000);
-    let verdict = verdict(stage, window)?;
+    let verdict = stage.verdict(window)?;
     let share = &verdict.groups[0];
     let mut figures = vec![];
     if cpus.is_empty() {
@@ -278,7 +270,7 @@ fn light_share(
     }
     stage.settle(&groups, settle_ms)?;
     let window = stage.window(2000);
-    let verdict = verdict(stage, window)?;
+    let verdict = stage.verdict(window)?;
     let ideal = 100.0 / f64::from(100 + heavy);
     let off = verdict.groups[0].cpus / verdict.cpus() / ideal - 1.0;
     let mut figures = vec![
@@ -301,7 +293,7 @@ fn beside_root(stage: &mut Stage, threads: [usize; 2]) -> Outcome<Result> {
     }
     stage.settle(&groups, 500)?;
     let window = stage.window(2000);
-    let verdict = verdict(stage, window)?;
+    let verdict = stage.verdict(window)?;
     let ideal = 1.0 / (1 + threads[0]) as f64;
     let off = verdict.groups[1].cpus / verdict.cpus() / ideal - 1.0;
     let figures = vec![
@@ -318,7 +310,7 @@ fn cap(stage: &mut Stage, cap: &str, ideal: f64, threads: usize) -> Outcome<Resu
     stage.burn(group, threads, &[], &[])?;
     stage.settle(&[group], 300)?;
     let window = stage.window(2000);
-    let verdict = verdict(stage, window)?;
+    let verdict = stage.verdict(window)?;
     let off = verdict.groups[0].cpus / ideal - 1.0;
     Ok(Result {
         figures: vec![figure("CPU time, off by", "share", off, Required::Within(0.05))],
@@ -335,7 +327,7 @@ fn sleepers(stage: &mut Stage) -> Outcome<Result> {
     stage.burn(groups[1], 4, &[], &[300, 4000])?;
     stage.settle(&groups, 300)?;
     let window = stage.window(2000);
-    let verdict = verdict(stage, window)?;
+    let verdict = stage.verdict(window)?;
     let figures = vec![
         figure(
             "a sleeper is late by, on average",
@@ -368,10 +360,10 @@ fn sixteen(stage: &mut Stage) -> Outcome<Result> {
     }
     stage.settle(&groups, 300)?;
     let window = stage.window(4000);
-    let verdict = verdict(stage, window)?;
+    let verdict = stage.verdict(window)?;
     let figures = vec![
         figure("Jain index", "", verdict.jain(), Required::AtLeast(0.95)),
-        figure("work done", "CPUs", verdict.work_cpus, Required::Stated),
+        figure("work done", "CPUs", verdict.work_cpus(), Required::Stated),
         longest_wait("of all", verdict.longest_wait_ms()),
         idle_while_waiting(&verdict),
     ];

@@ -2,7 +2,7 @@
 //! used.
 
 use crate::{
-    judge::{Group, Window},
+    judge::{Group, Verdict, Window, judge},
     outcome::Outcome,
     worker::{Log, Work},
 };
@@ -121,6 +121,11 @@ impl Stage {
         GroupId(self.members.len() - 1)
     }
 
+    /// The group's folder.
+    pub(crate) fn folder(&self, group: GroupId) -> &Path {
+        &self.members[group.0].path
+    }
+
     /// Makes the group prefer these nodes (as `0,2-3`). The stock scheduler has no preference.
     pub(crate) fn prefer(&mut self, group: GroupId, nodes: &str, home: u32) -> Outcome<()> {
         if let Some(scheduler) = &mut self.scheduler {
@@ -203,6 +208,12 @@ impl Stage {
                 .push(Group { name: member.name.clone(), logs: std::mem::take(&mut member.logs) });
         }
         Ok(groups)
+    }
+
+    /// Ends everything, and judges the window.
+    pub(crate) fn verdict(&mut self, window: Window) -> Outcome<Verdict> {
+        let groups = self.end()?;
+        Ok(judge(&groups, &self.nodes, window))
     }
 
     /// The scheduler's counters. An error if it ended by itself, which no scenario allows.

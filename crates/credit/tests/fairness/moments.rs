@@ -1,0 +1,100 @@
+//! Tasks that each need a CPU for a moment, many of them at once, beside domains that keep all CPUs
+//! busy.
+
+use crate::{
+    FOUR_NODES, MS,
+    machine::{Machine, Work},
+};
+use nearside_credit::{self as credit, Group, ONE, Params};
+
+const US: u64 = 1_000;
+
+/// Seven busy domains, and one of so many tasks that run for 100 us and sleep for 200 ms. Each
+/// domain is entitled to one of eight CPUs.
+fn beside_busy_domains(tasks: usize) -> (Machine, usize) {
+    let mut machine = Machine::new(FOUR_NODES, 2);
+    machine.tick_ns = 4 * MS;
+    for domain in 0..7 {
+        machine.group(100, &[domain % 4; 2], Work::Burns);
+    }
+    let group = machine.group(100, &vec![3; tasks], Work::Naps(100 * US, 200 * MS));
+    machine.run(1000 * MS);
+    for task in &mut machine.tasks {
+        task.longest_wait_ns = 0;
+    }
+    (machine, group)
+}
+
+/// All of them together need 100 ms of the CPU that their domain is entitled to.
+#[test]
+fn a_thousand_tasks_that_wake_at_once_wait_for_as_long_as_they_all_run() {
+    let (mut machine, group) = beside_busy_domains(1000);
+    let before_ns = machine.used_ns(group);
+    machine.run(2000 * MS);
+    let used_ns = machine.used_ns(group) - before_ns;
+    assert!(used_ns >= 980 * MS, "{used_ns} of 1,000 ms");
+    let longest_ns = longest_wait_ns(&machine, |other| other == group);
+    assert!(longest_ns <= 100 * MS, "{longest_ns}");
+    let busy_ns = longest_wait_ns(&machine, |other| other != group);
+    assert!(busy_ns <= 100 * MS, "{busy_ns}");
+}
+
+fn longest_wait_ns(machine: &Machine, is_of: impl Fn(usize) -> bool) -> u64 {
+    let tasks = machine.tasks.iter().filter(|task| is_of(task.group));
+    tasks.map(|task| task.longest_wait_ns).max().unwrap_or(0)
+}
+
+/// Each task that has run for a moment so far, and burns from now on, gets one slice too early at
+/// most. Then its domain has its share, no more, and the others have waited for a bounded time.
+#[test]
+fn a_domain_whose_tasks_change_their_ways_gains_a_slice_for_each() {
+    for (tasks, others_wait_ms) in [(10, 30), (100, 50)] {
+        let (mut machine, group) = beside_busy_domains(tasks);
+        let begin_ns = machine.used_ns(group);
+        for task in machine.tasks.iter_mut().filter(|task| task.group == group) {
+            task.burns_from_now_on();
+        }
+        machine.run(400 * MS);
+        let soon_ns = machine.used_ns(group);
+        let gained_ns = (soon_ns - begin_ns).saturating_sub(400 * MS);
+        let slices_ns = tasks as u64 * machine.tick_ns + 20 * MS;
+        assert!(gained_ns <= slices_ns, "{tasks}: gained {gained_ns}");
+        machine.run(4000 * MS);
+        let share = (machine.used_ns(group) - soon_ns) as f64 / (4000 * MS) as f64;
+        assert!((0.98..=1.01).contains(&share), "{tasks}: {share} CPUs");
+        let busy_ns = longest_wait_ns(&machine, |other| other != group);
+        assert!(busy_ns <= others_wait_ms * MS, "{tasks}: {busy_ns}");
+    }
+}
+
+/// A task that wakes up is expected to run for as long as usual, and any other one for its slice.
+#[test]
+fn a_woken_task_is_charged_in_advance_for_what_it_usually_uses() {
+    let table = [
+        // The slice, the usual run, whether it has woken up, and the expected use.
+        (3 * MS, 100 * US, true, 100 * US),
+        (3 * MS, 100 * US, false, 3 * MS),
+        (3 * MS, 3 * MS, true, 3 * MS),
+        (3 * MS, 20 * MS, true, 3 * MS),
+        (MS, 0, true, 0),
+    ];
+    for (slice_ns, runs_ns, woken, expected_ns) in table {
+        assert_eq!(credit::uses(slice_ns, runs_ns, woken), expected_ns, "{slice_ns} {runs_ns}");
+    }
+    let mut group = Group { vtime: 0, share: ONE / 8, runnable: 2, reserved: 0 };
+    let first = credit::reserve(&mut group, 0, 3 * MS, 100 * US);
+    assert_eq!((first.reserved, first.slice), (800 * US, 24 * MS));
+    assert_eq!(group.vtime, 800 * US, "the next task's place");
+    credit::settle(&mut group, &first, 3 * MS);
+    assert_eq!(group.vtime, 24 * MS, "what it has used beyond that is charged, too");
+}
+
+/// The first run of a new task is its average; later ones change it by an eighth.
+#[test]
+fn the_first_run_of_a_task_is_its_usual_one() {
+    let params = Params::new(8);
+    assert_eq!(credit::runs(&params, params.slice_ns, 80 * US, true), 80 * US);
+    assert_eq!(credit::runs(&params, 80 * US, 160 * US, false), 90 * US);
+    // One that runs on and on counts as one that runs for a slice.
+    assert_eq!(credit::runs(&params, 0, u64::MAX, true), params.slice_ns);
+}
