@@ -27,6 +27,12 @@ credit_v nearside_credit_tag(const struct credit_params *params, const struct cr
 {
 	return credit_tag(params, group, now, woken);
 }
+credit_v nearside_credit_own_lead(const struct credit_params *params,
+				  const struct credit_group *group, credit_v now, credit_v tag,
+				  credit_v own_now, credit_v own)
+{
+	return credit_own_lead(params, group, now, tag, own_now, own);
+}
 credit_ns nearside_credit_uses(credit_ns slice, credit_ns runs, int woken)
 {
 	return credit_uses(slice, runs, woken);

@@ -71,6 +71,7 @@ struct credit_params {
 /* A group: a cgroup's own tasks, as one party. */
 struct credit_group {
 	credit_v vtime;	     /* its virtual time, with the slices of tasks that run or wait */
+	credit_v front;	     /* where its tasks begin to run, on average (`credit_now`) */
 	credit_u64 share;    /* of the machine, of CREDIT_ONE; its weight, flattened */
 	credit_u32 runnable; /* tasks that run or wait, the one asked about included */
 	credit_u32 reserved;
@@ -258,6 +259,26 @@ CREDIT_INLINE credit_v credit_own_lag(const struct credit_params *params, credit
 		return 0;
 	return credit_span(params,
 			   lag_ns < params->ahead_bound_ns ? lag_ns : params->ahead_bound_ns);
+}
+
+/*
+ * The distance by which a woken task queues before its group's next place: before all others of its
+ * group that wait, if it had less CPU time than they by half of what it may be owed. So a thread
+ * that sleeps most of the time does not wait for a slice of each thread that burns. The group pays
+ * for its use all the same. Its place is no earlier than that of a group that wakes.
+ */
+CREDIT_INLINE credit_v credit_own_lead(const struct credit_params *params,
+				       const struct credit_group *group, credit_v now, credit_v tag,
+				       credit_v own_now, credit_v own)
+{
+	credit_v earliest = now - credit_span(params, params->wake_bound_ns);
+	credit_v first = group->front;
+
+	if (!credit_before(own + params->slice_max_ns / 2, own_now))
+		return 0;
+	if (credit_before(first, earliest))
+		first = earliest;
+	return credit_before(first, tag) ? tag - first : 0;
 }
 
 /*

@@ -6,10 +6,10 @@ use crate::types::{Cap, Grant, Group, Params, Place, Trial};
 // The sizes are compared with C's in a test; here the compiler checks that nothing was padded where
 // C does not pad.
 const _: () = assert!(size_of::<Params>() == 128);
-const _: () = assert!(size_of::<Group>() == 24);
+const _: () = assert!(size_of::<Group>() == 32);
 const _: () = assert!(size_of::<Grant>() == 32);
 const _: () = assert!(size_of::<Cap>() == 40);
-const _: () = assert!(size_of::<Trial>() == 8 + 128 + 24 + 32 + 40 + 32 + 8);
+const _: () = assert!(size_of::<Trial>() == 8 + 128 + 32 + 32 + 40 + 32 + 8);
 
 unsafe extern "C" {
     fn nearside_credit_before(a: u64, b: u64) -> i32;
@@ -31,6 +31,14 @@ unsafe extern "C" {
     fn nearside_credit_own_charge(used: u64, weight: u32) -> u64;
     fn nearside_credit_own_rejoins(params: *const Params, own_now: u64, own: u64) -> u64;
     fn nearside_credit_own_lag(params: *const Params, own_now: u64, own: u64) -> u64;
+    fn nearside_credit_own_lead(
+        params: *const Params,
+        group: *const Group,
+        now: u64,
+        tag: u64,
+        own_now: u64,
+        own: u64,
+    ) -> u64;
     fn nearside_credit_resumes(params: *const Params, left_ns: u64, others: i32) -> u64;
     fn nearside_credit_preempts(params: *const Params, woken: u64, running: u64) -> i32;
     fn nearside_credit_from_afar(
@@ -181,6 +189,12 @@ pub fn own_rejoins(params: &Params, own_now: u64, own: u64) -> u64 {
 pub fn own_lag(params: &Params, own_now: u64, own: u64) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_own_lag(params, own_now, own) }
+}
+
+/// The distance by which a woken task queues before its group's next place.
+pub fn own_lead(params: &Params, group: &Group, now: u64, tag: u64, own_now: u64, own: u64) -> u64 {
+    // SAFETY: the references are valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_own_lead(params, group, now, tag, own_now, own) }
 }
 
 /// The time, in ns, for which a task goes on after its CPU's own kernel thread interrupted it; 0:

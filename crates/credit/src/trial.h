@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 34 };
+enum { CREDIT_DECISIONS = 35 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -135,6 +135,9 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		break;
 	case 33:
 		trial->answer = credit_runs(&trial->params, a, b, c & 1);
+		break;
+	case 34:
+		trial->answer = credit_own_lead(&trial->params, &trial->group, a, b, c, d);
 		break;
 	}
 }

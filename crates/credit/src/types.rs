@@ -68,10 +68,12 @@ impl Params {
 
 /// A group: a cgroup's own tasks, as one party.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Group {
     /// Its virtual time, with the slices of tasks that run or wait.
     pub vtime: u64,
+    /// Where its tasks begin to run, on average ([`now`](crate::now)).
+    pub front: u64,
     /// Its share of the machine, of [`ONE`]: its weight, flattened.
     pub share: u64,
     /// Tasks that run or wait.
@@ -131,7 +133,7 @@ pub struct Trial {
 }
 
 /// The number of decisions that a [`Trial`] can ask.
-pub const DECISIONS: u64 = 34;
+pub const DECISIONS: u64 = 35;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.

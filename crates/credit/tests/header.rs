@@ -58,7 +58,7 @@ fn numbers() -> impl Strategy<Value = u64> {
 }
 
 fn trials() -> impl Strategy<Value = Trial> {
-    prop::collection::vec(numbers(), 27).prop_map(|n| Trial {
+    prop::collection::vec(numbers(), 28).prop_map(|n| Trial {
         decision: 0,
         params: Params {
             slice_ns: n[0],
@@ -79,7 +79,13 @@ fn trials() -> impl Strategy<Value = Trial> {
             cpus: n[10] as u32,
             steal_slices: n[0] as u32,
         },
-        group: Group { vtime: n[11], share: n[12], runnable: n[13] as u32, reserved: n[14] as u32 },
+        group: Group {
+            vtime: n[11],
+            front: n[27],
+            share: n[12],
+            runnable: n[13] as u32,
+            reserved: n[14] as u32,
+        },
         grant: Grant { tag: n[15], reserved: n[16], slice: n[26], slice_ns: n[17] },
         cap: Cap {
             quota_ns: n[18],

@@ -6,7 +6,7 @@ const MS: u64 = 1_000_000;
 const FAR: u32 = 30;
 
 fn group(weight: u64, vtime: u64) -> Group {
-    Group { vtime, share: credit::share(ONE, weight, 400), runnable: 8, reserved: 0 }
+    Group { vtime, share: credit::share(ONE, weight, 400), runnable: 8, ..Group::default() }
 }
 
 /// Grants the group's next task a slice of 3 ms, as the scheduler does.

@@ -40,6 +40,7 @@ fn to_kernel(trial: &Trial) -> types::credit_trial {
         params: crate::attach::tuning(params),
         group: types::credit_group {
             vtime: group.vtime,
+            front: group.front,
             share: group.share,
             runnable: group.runnable,
             reserved: group.reserved,
@@ -63,8 +64,8 @@ fn to_kernel(trial: &Trial) -> types::credit_trial {
 }
 
 fn from_kernel(trial: &mut Trial, slot: &types::credit_trial) {
-    let types::credit_group { vtime, share, runnable, reserved } = slot.group;
-    trial.group = Group { vtime, share, runnable, reserved };
+    let types::credit_group { vtime, front, share, runnable, reserved } = slot.group;
+    trial.group = Group { vtime, front, share, runnable, reserved };
     let types::credit_grant { tag, reserved, slice, slice_ns } = slot.grant;
     trial.grant = Grant { tag, reserved, slice, slice_ns };
     trial.cap = Cap {

@@ -58,6 +58,7 @@ pub(crate) struct Task {
     ran_ns: u64,
     runs_ns: u64,
     has_slept: bool,
+    leads: bool,
     waits: bool,
 }
 
@@ -178,7 +179,12 @@ impl Machine {
     /// A group of this weight with tasks at these homes.
     pub(crate) fn group(&mut self, weight: u64, homes: &[usize], work: Work) -> usize {
         let group = self.groups.len();
-        self.groups.push(Group { vtime: self.now_v, share: ONE, runnable: 0, reserved: 0 });
+        self.groups.push(Group {
+            vtime: self.now_v,
+            front: self.now_v,
+            share: ONE,
+            ..Group::default()
+        });
         self.caps.push(Cap::default());
         self.parents.push(None);
         self.weights.push(weight);
@@ -224,6 +230,7 @@ impl Machine {
             ran_ns: 0,
             runs_ns: self.params.slice_ns,
             has_slept: false,
+            leads: false,
             waits: false,
         });
         self.tasks.len() - 1

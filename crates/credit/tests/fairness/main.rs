@@ -117,7 +117,7 @@ fn the_lightest_group_beside_the_heaviest_waits_a_bounded_time() {
 fn a_group_gets_ahead_by_its_number_of_tasks() {
     let params = Params::new(8);
     let tag = |share, runnable| {
-        let group = Group { vtime: 1 << 60, share, runnable, reserved: 0 };
+        let group = Group { vtime: 1 << 60, share, runnable, ..Group::default() };
         credit::tag(&params, &group, 0, false) / u64::from(params.cpus)
     };
     assert_eq!(tag(ONE / 2, 1), 200 * MS + 3 * MS * 2 / 8);

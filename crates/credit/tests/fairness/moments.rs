@@ -1,11 +1,13 @@
-//! Tasks that each need a CPU for a moment, many of them at once, beside domains that keep all CPUs
-//! busy.
+//! Tasks that need a CPU for a moment: many of them at once beside domains that keep all CPUs busy,
+//! or one among others of its domain that burn.
 
 use crate::{
     FOUR_NODES, MS,
+    cpus::Cpus,
     machine::{Machine, Work},
 };
 use nearside_credit::{self as credit, Group, ONE, Params};
+use proptest::prelude::*;
 
 const US: u64 = 1_000;
 
@@ -81,7 +83,7 @@ fn a_woken_task_is_charged_in_advance_for_what_it_usually_uses() {
     for (slice_ns, runs_ns, woken, expected_ns) in table {
         assert_eq!(credit::uses(slice_ns, runs_ns, woken), expected_ns, "{slice_ns} {runs_ns}");
     }
-    let mut group = Group { vtime: 0, share: ONE / 8, runnable: 2, reserved: 0 };
+    let mut group = Group { vtime: 0, share: ONE / 8, runnable: 2, ..Group::default() };
     let first = credit::reserve(&mut group, 0, 3 * MS, 100 * US);
     assert_eq!((first.reserved, first.slice), (800 * US, 24 * MS));
     assert_eq!(group.vtime, 800 * US, "the next task's place");
@@ -97,4 +99,78 @@ fn the_first_run_of_a_task_is_its_usual_one() {
     assert_eq!(credit::runs(&params, 80 * US, 160 * US, false), 90 * US);
     // One that runs on and on counts as one that runs for a slice.
     assert_eq!(credit::runs(&params, 0, u64::MAX, true), params.slice_ns);
+}
+
+/// A thread that sleeps most of the time, in a domain of threads that burn. It does not wait for a
+/// slice of each of them, as it would in order (30 and 126 ms).
+#[test]
+fn a_sleeper_goes_before_the_burning_threads_of_its_own_domain() {
+    for (burners, longest_ms, used_ms) in [(2, 10, 19), (8, 10, 19), (32, 10, 19)] {
+        let (mut machine, _) = beside_busy_domains(0);
+        let group = machine.group(100, &vec![3; burners], Work::Burns);
+        let nap = Work::Naps(100 * US, 10 * MS);
+        let sleeper = machine.task(group, 3, 1 << 3, Cpus::ALL, nap);
+        machine.run(1000 * MS);
+        machine.tasks[sleeper].longest_wait_ns = 0;
+        let before = [group, 0].map(|group| machine.used_ns(group));
+        let slept_ns = machine.tasks[sleeper].used_ns;
+        machine.run(2000 * MS);
+        let waited_ns = machine.tasks[sleeper].longest_wait_ns;
+        assert!(waited_ns <= longest_ms * MS, "{burners}: waited {waited_ns}");
+        // 20 ms if it never waited.
+        let used_ns = machine.tasks[sleeper].used_ns - slept_ns;
+        assert!(used_ns >= used_ms * MS, "{burners}: used {used_ns}");
+        let got = [group, 0].map(|group| machine.used_ns(group));
+        for (got_ns, before_ns) in got.iter().zip(before) {
+            let cpus = (got_ns - before_ns) as f64 / (2000 * MS) as f64;
+            assert!((0.98..=1.02).contains(&cpus), "{burners}: {cpus} CPUs");
+        }
+    }
+}
+
+#[test]
+fn a_task_leads_only_if_it_had_less_than_the_others_of_its_group() {
+    let params = Params::new(8);
+    let group = Group { vtime: 1000 * MS, front: 900 * MS, ..Group::default() };
+    let table = [
+        // "Now", what the others had, what it had, and its lead.
+        (900 * MS, 50 * MS, 30 * MS, 100 * MS),
+        // Within half of what it may be owed, or ahead of them.
+        (900 * MS, 50 * MS, 40 * MS, 0),
+        (900 * MS, 50 * MS, 60 * MS, 0),
+        // Its group is behind, but is owed no more than one that wakes: 5 ms of 8 CPUs.
+        (1000 * MS, 50 * MS, 30 * MS, 40 * MS),
+        (2000 * MS, 50 * MS, 30 * MS, 0),
+    ];
+    for (now, own_now, own, expected) in table {
+        let lead = credit::own_lead(&params, &group, now, group.vtime, own_now, own);
+        assert_eq!(lead, expected, "{now} {own_now} {own}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(64)
+    })]
+
+    /// A domain that mixes threads that sleep and threads that burn gets its share, and no more.
+    #[test]
+    fn a_mixed_domain_gets_its_share(
+        burners in 1..=8_usize,
+        sleepers in prop::collection::vec((10_000..=5 * MS, 10_000..=20 * MS), 1..=24),
+    ) {
+        let mut machine = Machine::shaped(&[vec![10]], 1, 4, 1);
+        let busy = machine.group(100, &[0; 4], Work::Burns);
+        let mixed = machine.group(100, &vec![0; burners + 1], Work::Burns);
+        for (burn_ns, sleep_ns) in sleepers {
+            machine.task(mixed, 0, 1, Cpus::ALL, Work::Naps(burn_ns, sleep_ns));
+        }
+        machine.run(500 * MS);
+        let before_ns = machine.used_ns(mixed);
+        machine.run(4000 * MS);
+        let got = (machine.used_ns(mixed) - before_ns) as f64 / (2.0 * (4000 * MS) as f64);
+        prop_assert!((0.95..=1.05).contains(&got), "{got} of its share");
+        prop_assert!(machine.used_ns(busy) > 0);
+    }
 }

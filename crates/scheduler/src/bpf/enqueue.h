@@ -133,19 +133,21 @@ static bool is_served(struct task_struct *p, struct task *task, u32 queue)
 
 /*
  * The CPU of a queue whose task makes way for a woken one: a CPU that runs a task away from its
- * home, or else the one with the task farthest ahead, if by enough. In a large queue only a few
- * CPUs are compared, starting at the one that the woken task ran on last, or at any.
+ * home, or else the one with the task farthest ahead, if by enough, or else one of its own group's,
+ * if it goes before them. In a large queue only a few CPUs are compared, starting at the one that
+ * the woken task ran on last, or at any.
  */
 static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 {
 	u32 count = queue_size[queue & (MAX_QUEUES - 1)], last = scx_bpf_task_cpu(p), start, i;
-	s32 victim = claim_foreign(p, queue, task->queued_ns);
+	s32 victim = claim_foreign(p, queue, task->queued_ns), own = -1;
+	s32 here = bpf_get_smp_processor_id();
 	credit_v farthest = task->place;
 
 	if (victim >= 0)
 		return victim;
 	if (is_served(p, task, queue))
-		return -1;
+		return task->leads && !sleeps_by_itself(here, task->queued_ns) ? here : -1;
 	start = queue_of_cpu(last) == queue ? cpu_position[last & (MAX_CPUS - 1)]
 					    : task->queued_ns >> 10;
 	bpf_for (i, 0, CREDIT_MAX_CANDIDATES) {
@@ -158,13 +160,15 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 		if (!state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
 		    sleeps_by_itself(cpu, task->queued_ns))
 			continue;
+		if (task->leads && state->group == task->group)
+			own = cpu;
 		if (credit_before(farthest, state->tag) &&
 		    credit_preempts(TUNING, task->place, state->tag)) {
 			farthest = state->tag;
 			victim = cpu;
 		}
 	}
-	return victim;
+	return victim >= 0 ? victim : own;
 }
 
 /*

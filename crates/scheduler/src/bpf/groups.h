@@ -116,12 +116,15 @@ static __always_inline struct group *party_of(u32 number)
 	return number == NOBODY || number == ROOT ? NULL : group_of(number);
 }
 
-/* A task of this group begins to run, `at_home` or elsewhere. */
-static __always_inline void begin_to_run(u32 number, u32 node, bool at_home)
+/* A task of this group begins to run, from this place, `at_home` or elsewhere. */
+static __always_inline void begin_to_run(u32 number, credit_v place, u32 node, bool at_home)
 {
-	struct group *group = party_of(number);
+	struct group *group = group_of(number);
 
 	if (!group)
+		return;
+	group->credit.front = credit_now(group->credit.front, place, true);
+	if (number == ROOT)
 		return;
 	__sync_fetch_and_add(&group->running, 1);
 	if (at_home && group->seat != node + 1)
@@ -320,6 +323,7 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 			bool force)
 {
 	struct group *group = group_of(task->group);
+	credit_v tag, lead = 0;
 	u64 uses_ns;
 
 	if (!group) {
@@ -338,9 +342,14 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 	}
 	uses_ns = credit_uses(slice_ns, task->runs_ns, woken);
 	bpf_spin_lock(&group->lock);
-	credit_reserve(&group->credit, credit_tag(TUNING, &group->credit, now_v, woken), slice_ns,
-		       uses_ns, &task->grant);
+	tag = credit_tag(TUNING, &group->credit, now_v, woken);
 	task->own = credit_own_rejoins(TUNING, group->own_now, task->own);
+	if (woken)
+		lead = credit_own_lead(TUNING, &group->credit, now_v, tag, group->own_now,
+				       task->own);
+	credit_reserve(&group->credit, tag, slice_ns, uses_ns, &task->grant);
+	task->grant.tag -= lead;
+	task->leads = lead != 0;
 	task->place = task->grant.tag + credit_own_lag(TUNING, group->own_now, task->own);
 	group->own_now = group->credit.runnable > 1 ? credit_now(group->own_now, task->own, true)
 						    : task->own;
@@ -542,6 +551,7 @@ static void set_group(u32 number, u32 parent, u32 weight)
 	group.parent = parent;
 	group.credit.share = CREDIT_ONE;
 	group.credit.vtime = now_v;
+	group.credit.front = now_v;
 	bpf_map_update_elem(&groups, &number, &group, BPF_ANY);
 }
 

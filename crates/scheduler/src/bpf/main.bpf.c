@@ -69,7 +69,8 @@ void SCX_OPS(running, struct task_struct *p)
 	state->runs_ns = task->ran_ns > task->runs_ns ? task->ran_ns : task->runs_ns;
 	state->running = 1;
 	state->interrupted = 0;
-	begin_to_run(task->group, node, !task->follows && place(task, node) <= CREDIT_AFFINE);
+	begin_to_run(task->group, task->place, node,
+		     !task->follows && place(task, node) <= CREDIT_AFFINE);
 }
 
 void SCX_OPS(stopping, struct task_struct *p, bool runnable)
@@ -112,6 +113,8 @@ static void set_payer(struct task_struct *p, struct task *task, u32 number)
 		number = of_a_cpu ? NOBODY : ROOT;
 	if (number == task->group)
 		return;
+	if (task->granted)
+		settle(task, 0);
 	task->group = number;
 	group = group_of(number);
 	task->own = group ? group->own_now : 0;

@@ -179,7 +179,7 @@ struct group {
 	/* Written at each switch, too. */
 	s32 running; /* its tasks that run now */
 	u32 seat;    /* the node at home that one of them began to run on last, + 1; 0: none */
-	u32 reserved[14];
+	u32 reserved[12];
 };
 _Static_assert(sizeof(struct group) % 64 == 0, "groups share no more lines than they must");
 struct {
@@ -259,6 +259,7 @@ struct task {
 	bool returning;
 	bool foreign; /* runs, away from home */
 	bool follows; /* has the home of its partner's tasks */
+	bool leads;   /* woken, and goes before the others of its group */
 	bool slept;   /* so it has an average of how long it runs */
 };
 struct {

@@ -36,7 +36,13 @@ impl Random {
                 cpus: n() as u32,
                 steal_slices: n() as u32,
             },
-            group: Group { vtime: n(), share: n(), runnable: n() as u32, reserved: n() as u32 },
+            group: Group {
+                vtime: n(),
+                front: n(),
+                share: n(),
+                runnable: n() as u32,
+                reserved: n() as u32,
+            },
             grant: Grant { tag: n(), reserved: n(), slice: n(), slice_ns: n() },
             cap: Cap {
                 quota_ns: n() >> 24,

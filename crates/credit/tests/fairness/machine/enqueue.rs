@@ -86,10 +86,10 @@ impl Machine {
         if foreign.is_some() {
             return foreign;
         }
+        let Task { last_cpu, queued_ns, leads, group, .. } = self.tasks[task];
         if self.is_served(task, queue) {
-            return None;
+            return leads.then_some(last_cpu);
         }
-        let Task { last_cpu, queued_ns, .. } = self.tasks[task];
         let start = if members.contains(&last_cpu) {
             last_cpu - members.start
         } else {
@@ -105,9 +105,13 @@ impl Machine {
             .filter(running)
             .filter(|&cpu| credit::preempts(&self.params, place, self.cpus[cpu].tag))
             .reduce(|a, b| if credit::before(self.cpus[a].tag, self.cpus[b].tag) { b } else { a });
+        let of_group = |&cpu: &usize| {
+            self.cpus[cpu].task.is_some_and(|other| self.tasks[other].group == group)
+        };
+        let own = candidates.iter().copied().filter(running).rfind(of_group);
         self.compared += candidates.len() as u64;
         self.max_compared = self.max_compared.max(candidates.len() as u64);
-        ahead
+        ahead.or(own.filter(|_| leads))
     }
 
     /// Whether its group has the CPU on which it wakes, and wants no second one. The interrupt of
@@ -143,6 +147,8 @@ impl Machine {
         if notes {
             self.now_v = credit::now(self.now_v, grant.tag, waited);
         }
+        let front = &mut self.groups[self.tasks[task].group].front;
+        *front = credit::now(*front, place, true);
         self.tasks[task].since_ns = self.time_ns;
         self.tasks[task].last_cpu = cpu;
         if !stays {

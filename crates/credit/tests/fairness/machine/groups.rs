@@ -53,12 +53,19 @@ impl Machine {
         self.share(group);
         let slice_ns = credit::slice(&self.params, self.tasks[task].weight);
         let slice_ns = self.take_caps(group, slice_ns, force)?;
-        let tag = credit::tag(&self.params, &self.groups[group], self.now_v, woken);
-        let uses_ns = credit::uses(slice_ns, self.tasks[task].runs_ns, woken);
-        let grant = credit::reserve(&mut self.groups[group], tag, slice_ns, uses_ns);
+        let state = &mut self.groups[group];
+        let tag = credit::tag(&self.params, state, self.now_v, woken);
         let own_now = self.own_now[group];
         let own = credit::own_rejoins(&self.params, own_now, self.tasks[task].own);
+        let lead = match woken {
+            true => credit::own_lead(&self.params, state, self.now_v, tag, own_now, own),
+            false => 0,
+        };
+        let uses_ns = credit::uses(slice_ns, self.tasks[task].runs_ns, woken);
+        let mut grant = credit::reserve(state, tag, slice_ns, uses_ns);
+        grant.tag = tag.wrapping_sub(lead);
         self.tasks[task].grant = grant;
+        self.tasks[task].leads = lead > 0;
         self.tasks[task].own = own;
         self.tasks[task].place =
             grant.tag.wrapping_add(credit::own_lag(&self.params, own_now, own));

@@ -53,7 +53,8 @@ pub(crate) const PLAYS: &[Play] = &[
     Play { name: "root-8-8", run: |stage| beside_root(stage, [8, 8]) },
     Play { name: "cap-50", run: |stage| cap(stage, "50000 100000", 0.5, 2) },
     Play { name: "cap-150", run: |stage| cap(stage, "150000 100000", 1.5, 4) },
-    Play { name: "sleepers", run: sleepers },
+    Play { name: "sleepers", run: |stage| sleepers(stage, 0) },
+    Play { name: "sleepers-inside", run: |stage| sleepers(stage, 16) },
     Play { name: "sixteen", run: sixteen },
     Play { name: "wakeups-domain", run: |stage| saturation::wakeups(stage, false) },
     Play { name: "wakeups-root", run: |stage| saturation::wakeups(stage, true) },
@@ -318,13 +319,17 @@ fn cap(stage: &mut Stage, cap: &str, ideal: f64, threads: usize) -> Outcome<Resu
     })
 }
 
-/// Four threads that sleep most of the time, among sixteen that never do.
-fn sleepers(stage: &mut Stage) -> Outcome<Result> {
+/// Four threads that sleep most of the time, in a domain with so many others that never do, beside
+/// one of sixteen such threads.
+fn sleepers(stage: &mut Stage, others: usize) -> Outcome<Result> {
     let groups = [stage.group("burn", 100, None)?, stage.group("sleep", 100, None)?];
     stage.prefer(groups[0], "0-3", 0)?;
     stage.prefer(groups[1], "1", HOME as u32)?;
     stage.burn(groups[0], 16, &[], &[])?;
     stage.burn(groups[1], 4, &[], &[300, 4000])?;
+    if others > 0 {
+        stage.burn(groups[1], others, &[], &[])?;
+    }
     stage.settle(&groups, 300)?;
     let window = stage.window(2000);
     let verdict = stage.verdict(window)?;
