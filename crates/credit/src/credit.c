@@ -68,6 +68,12 @@ int nearside_credit_preempts(const struct credit_params *params, credit_v woken,
 {
 	return credit_preempts(params, woken, running);
 }
+int nearside_credit_preempts_own(const struct credit_params *params, credit_v own,
+				 credit_v running_own, credit_v woken, credit_v running,
+				 credit_ns ran)
+{
+	return credit_preempts_own(params, own, running_own, woken, running, ran);
+}
 credit_v nearside_credit_from_afar(const struct credit_params *params,
 				   const struct credit_grant *grant, credit_v tag,
 				   credit_u32 distance)

@@ -262,10 +262,19 @@ CREDIT_INLINE credit_v credit_own_lag(const struct credit_params *params, credit
 }
 
 /*
- * The distance by which a woken task queues before its group's next place: before all others of its
- * group that wait, if it had less CPU time than they by half of what it may be owed. So a thread
- * that sleeps most of the time does not wait for a slice of each thread that burns. The group pays
- * for its use all the same. Its place is no earlier than that of a group that wakes.
+ * Whether a task had less CPU time than another one of its group, or than all of them, by enough to
+ * go first: half of the most that it is owed.
+ */
+CREDIT_INLINE int credit_own_less(const struct credit_params *params, credit_v own, credit_v other)
+{
+	return credit_before(own + params->slice_max_ns / 2, other);
+}
+
+/*
+ * The distance by which a woken task that had less than the others of its group queues before its
+ * group's next place: about where tasks of its group begin to run. So a thread that sleeps most of
+ * the time does not wait for a slice of each thread that burns. The group pays for its use all the
+ * same. Its place is no earlier than that of a group that wakes.
  */
 CREDIT_INLINE credit_v credit_own_lead(const struct credit_params *params,
 				       const struct credit_group *group, credit_v now, credit_v tag,
@@ -274,7 +283,7 @@ CREDIT_INLINE credit_v credit_own_lead(const struct credit_params *params,
 	credit_v earliest = now - credit_span(params, params->wake_bound_ns);
 	credit_v first = group->front;
 
-	if (!credit_before(own + params->slice_max_ns / 2, own_now))
+	if (!credit_own_less(params, own, own_now))
 		return 0;
 	if (credit_before(first, earliest))
 		first = earliest;
@@ -298,6 +307,18 @@ CREDIT_INLINE int credit_preempts(const struct credit_params *params, credit_v w
 				  credit_v running)
 {
 	return credit_before(woken + credit_span(params, params->preempt_ns), running);
+}
+
+/*
+ * Whether a woken task that goes before the others of its group takes the CPU of one of them, which
+ * has run for `ran_ns` in one go. It had more CPU time, and is no other one that goes before them.
+ */
+CREDIT_INLINE int credit_preempts_own(const struct credit_params *params, credit_v own,
+				      credit_v running_own, credit_v woken, credit_v running,
+				      credit_ns ran_ns)
+{
+	return ran_ns >= params->slice_min_ns && credit_before(woken, running) &&
+	       credit_own_less(params, own, running_own);
 }
 
 /*

@@ -9,7 +9,7 @@ const _: () = assert!(size_of::<Params>() == 128);
 const _: () = assert!(size_of::<Group>() == 32);
 const _: () = assert!(size_of::<Grant>() == 32);
 const _: () = assert!(size_of::<Cap>() == 40);
-const _: () = assert!(size_of::<Trial>() == 8 + 128 + 32 + 32 + 40 + 32 + 8);
+const _: () = assert!(size_of::<Trial>() == 8 + 128 + 32 + 32 + 40 + 40 + 8);
 
 unsafe extern "C" {
     fn nearside_credit_before(a: u64, b: u64) -> i32;
@@ -41,6 +41,14 @@ unsafe extern "C" {
     ) -> u64;
     fn nearside_credit_resumes(params: *const Params, left_ns: u64, others: i32) -> u64;
     fn nearside_credit_preempts(params: *const Params, woken: u64, running: u64) -> i32;
+    fn nearside_credit_preempts_own(
+        params: *const Params,
+        own: u64,
+        running_own: u64,
+        woken: u64,
+        running: u64,
+        ran_ns: u64,
+    ) -> i32;
     fn nearside_credit_from_afar(
         params: *const Params,
         grant: *const Grant,
@@ -208,6 +216,19 @@ pub fn resumes(params: &Params, left_ns: u64, others: bool) -> u64 {
 pub fn preempts(params: &Params, woken: u64, running: u64) -> bool {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_preempts(params, woken, running) != 0 }
+}
+
+/// Whether a woken task that goes before the others of its group takes the CPU of one of them.
+pub fn preempts_own(
+    params: &Params,
+    own: u64,
+    running_own: u64,
+    woken: u64,
+    running: u64,
+    ran_ns: u64,
+) -> bool {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_preempts_own(params, own, running_own, woken, running, ran_ns) != 0 }
 }
 
 /// The place of a task of another queue, with its grant, among a CPU's own.

@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 35 };
+enum { CREDIT_DECISIONS = 37 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -16,14 +16,14 @@ struct credit_trial {
 	struct credit_group group;
 	struct credit_grant grant;
 	struct credit_cap cap;
-	credit_u64 arguments[4];
+	credit_u64 arguments[5];
 	credit_u64 answer;
 };
 
 CREDIT_INLINE void credit_try(struct credit_trial *trial)
 {
 	credit_u64 a = trial->arguments[0], b = trial->arguments[1], c = trial->arguments[2],
-		   d = trial->arguments[3];
+		   d = trial->arguments[3], e = trial->arguments[4];
 
 	switch (trial->decision) {
 	case 0:
@@ -138,6 +138,13 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		break;
 	case 34:
 		trial->answer = credit_own_lead(&trial->params, &trial->group, a, b, c, d);
+		break;
+	case 35:
+		trial->answer = (credit_u64)credit_own_less(&trial->params, a, b);
+		break;
+	case 36:
+		trial->answer =
+			(credit_u64)credit_preempts_own(&trial->params, a, b, c, d, e);
 		break;
 	}
 }

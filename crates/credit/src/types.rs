@@ -127,13 +127,13 @@ pub struct Trial {
     /// An argument that the decision may change.
     pub cap: Cap,
     /// Its plain arguments.
-    pub arguments: [u64; 4],
+    pub arguments: [u64; 5],
     /// The result.
     pub answer: u64,
 }
 
 /// The number of decisions that a [`Trial`] can ask.
-pub const DECISIONS: u64 = 35;
+pub const DECISIONS: u64 = 37;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.

@@ -58,7 +58,7 @@ fn numbers() -> impl Strategy<Value = u64> {
 }
 
 fn trials() -> impl Strategy<Value = Trial> {
-    prop::collection::vec(numbers(), 28).prop_map(|n| Trial {
+    prop::collection::vec(numbers(), 29).prop_map(|n| Trial {
         decision: 0,
         params: Params {
             slice_ns: n[0],
@@ -94,7 +94,7 @@ fn trials() -> impl Strategy<Value = Trial> {
             start_ns: n[21],
             budget_ns: n[22] as i64,
         },
-        arguments: [n[23], n[24], n[25], n[0]],
+        arguments: [n[23], n[24], n[25], n[0], n[28]],
         answer: 0,
     })
 }

@@ -101,30 +101,86 @@ fn the_first_run_of_a_task_is_its_usual_one() {
     assert_eq!(credit::runs(&params, 0, u64::MAX, true), params.slice_ns);
 }
 
-/// A thread that sleeps most of the time, in a domain of threads that burn. It does not wait for a
-/// slice of each of them, as it would in order (30 and 126 ms).
+/// Threads that sleep most of the time, in a domain of threads that burn. They do not wait for a
+/// slice of each of these, as they would in order (one sleeper: 30 and 126 ms), and the domain has
+/// its share all the same.
 #[test]
-fn a_sleeper_goes_before_the_burning_threads_of_its_own_domain() {
-    for (burners, longest_ms, used_ms) in [(2, 10, 19), (8, 10, 19), (32, 10, 19)] {
+fn sleepers_go_before_the_burning_threads_of_their_own_domain() {
+    for (burners, sleepers) in [(2, 1), (8, 1), (32, 1), (8, 24)] {
+        let case = format!("{burners} that burn, {sleepers} that sleep");
         let (mut machine, _) = beside_busy_domains(0);
         let group = machine.group(100, &vec![3; burners], Work::Burns);
-        let nap = Work::Naps(100 * US, 10 * MS);
-        let sleeper = machine.task(group, 3, 1 << 3, Cpus::ALL, nap);
+        let nap = Work::Naps(100 * US, 20 * MS);
+        let asleep: Vec<usize> =
+            (0..sleepers).map(|_| machine.task(group, 3, 1 << 3, Cpus::ALL, nap)).collect();
         machine.run(1000 * MS);
-        machine.tasks[sleeper].longest_wait_ns = 0;
-        let before = [group, 0].map(|group| machine.used_ns(group));
-        let slept_ns = machine.tasks[sleeper].used_ns;
-        machine.run(2000 * MS);
-        let waited_ns = machine.tasks[sleeper].longest_wait_ns;
-        assert!(waited_ns <= longest_ms * MS, "{burners}: waited {waited_ns}");
-        // 20 ms if it never waited.
-        let used_ns = machine.tasks[sleeper].used_ns - slept_ns;
-        assert!(used_ns >= used_ms * MS, "{burners}: used {used_ns}");
-        let got = [group, 0].map(|group| machine.used_ns(group));
-        for (got_ns, before_ns) in got.iter().zip(before) {
-            let cpus = (got_ns - before_ns) as f64 / (2000 * MS) as f64;
-            assert!((0.98..=1.02).contains(&cpus), "{burners}: {cpus} CPUs");
+        for task in &mut machine.tasks {
+            task.longest_wait_ns = 0;
         }
+        let before: Vec<u64> = machine.tasks.iter().map(|task| task.used_ns).collect();
+        machine.run(2000 * MS);
+        let waited_ns = asleep.iter().map(|&task| machine.tasks[task].longest_wait_ns).max();
+        assert!(waited_ns <= Some(10 * MS), "{case}: waited {waited_ns:?}");
+        let used = machine.tasks.iter().zip(&before).map(|(task, ns)| (task, task.used_ns - ns));
+        let mut by_group = [0; 9];
+        for (task, used_ns) in used {
+            by_group[task.group] += used_ns;
+            // The others share what the sleepers leave of their CPU.
+            if task.group == group && matches!(task.work, Work::Burns) {
+                let fair_ns = (2000 - 10 * sleepers as u64) * MS / burners as u64;
+                assert!(used_ns >= fair_ns * 8 / 10, "{case}: {used_ns} of {fair_ns}");
+            }
+        }
+        let cpus = |group: usize| by_group[group] as f64 / (2000 * MS) as f64;
+        for domain in (0..7).chain([group]) {
+            assert!((0.97..=1.03).contains(&cpus(domain)), "{case}: {} CPUs", cpus(domain));
+        }
+        let others_ns = longest_wait_ns(&machine, |other| other != group);
+        assert!(others_ns <= 40 * MS, "{case}: others waited {others_ns}");
+    }
+}
+
+/// A domain that has two CPUs for itself, and so more than its share, gets no more than that of the
+/// others by threads that wake up all the time.
+#[test]
+fn a_domain_that_is_ahead_gains_nothing_by_threads_that_wake_up() {
+    let mut machine = Machine::shaped(&[vec![10]], 1, 4, 1);
+    let [alone, shared] = [[0, 1], [2, 3]].map(|cpus| cpus.into_iter().collect::<Cpus>());
+    let group = machine.group(100, &[], Work::Burns);
+    for _ in 0..2 {
+        machine.task(group, 0, 1, alone, Work::Burns);
+    }
+    for _ in 0..8 {
+        machine.task(group, 0, 1, shared, Work::Naps(3 * MS, MS / 2));
+    }
+    let other = machine.group(100, &[], Work::Burns);
+    for _ in 0..4 {
+        machine.task(other, 0, 1, shared, Work::Burns);
+    }
+    machine.run(500 * MS);
+    let before_ns = machine.used_ns(other);
+    machine.run(4000 * MS);
+    let cpus = (machine.used_ns(other) - before_ns) as f64 / (4000 * MS) as f64;
+    assert!(cpus >= 1.8, "{cpus} of 2 CPUs");
+    let waited_ns = longest_wait_ns(&machine, |it| it == other);
+    assert!(waited_ns <= 40 * MS, "{waited_ns}");
+}
+
+#[test]
+fn a_task_takes_the_cpu_of_one_that_had_more_and_has_run_for_a_while() {
+    let params = Params::new(8);
+    let table = [
+        // What it had, what the other one had, their places, and how long that one has run.
+        (30 * MS, 50 * MS, 900 * MS, 1000 * MS, 2 * MS, true),
+        (40 * MS, 50 * MS, 900 * MS, 1000 * MS, 2 * MS, false),
+        (50 * MS, 30 * MS, 900 * MS, 1000 * MS, 2 * MS, false),
+        // Another one that goes before the others.
+        (30 * MS, 50 * MS, 900 * MS, 900 * MS, 2 * MS, false),
+        (30 * MS, 50 * MS, 900 * MS, 1000 * MS, MS / 2, false),
+    ];
+    for (own, other, woken, running, ran_ns, expected) in table {
+        let got = credit::preempts_own(&params, own, other, woken, running, ran_ns);
+        assert_eq!(got, expected, "{own} {other} {woken} {running} {ran_ns}");
     }
 }
 
@@ -171,6 +227,7 @@ proptest! {
         machine.run(4000 * MS);
         let got = (machine.used_ns(mixed) - before_ns) as f64 / (2.0 * (4000 * MS) as f64);
         prop_assert!((0.95..=1.05).contains(&got), "{got} of its share");
-        prop_assert!(machine.used_ns(busy) > 0);
+        let waited_ns = longest_wait_ns(&machine, |group| group == busy);
+        prop_assert!(waited_ns <= 100 * MS, "{waited_ns}");
     }
 }

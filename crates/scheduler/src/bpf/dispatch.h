@@ -140,8 +140,10 @@ static bool keep(struct task_struct *p, struct task *task, s32 cpu, bool away, u
 		return false;
 	task->started_ns = now_ns;
 	note_start(cpu, task->grant.tag, false, now_ns);
+	note_front(task->group, task->place);
 	set_foreign(task, cpu, away);
 	cpu_state(cpu)->tag = task->place;
+	cpu_state(cpu)->own = task->own;
 	set_slice(p, task->grant.slice_ns);
 	count(COUNT_KEPT);
 	return true;

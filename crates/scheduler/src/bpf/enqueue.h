@@ -132,6 +132,20 @@ static bool is_served(struct task_struct *p, struct task *task, u32 queue)
 }
 
 /*
+ * Whether a CPU runs a task of the same group that makes way for this one, which goes before the
+ * others of its group. Its own accounts may lag behind by a slice.
+ */
+static bool passes_own(struct task *task, s32 cpu)
+{
+	struct cpu_state *state = cpu_state(cpu);
+
+	return task->leads && state->running && state->group == task->group &&
+	       !sleeps_by_itself(cpu, task->queued_ns) &&
+	       credit_preempts_own(TUNING, task->own, state->own, task->place, state->tag,
+				   task->queued_ns - state->since_ns);
+}
+
+/*
  * The CPU of a queue whose task makes way for a woken one: a CPU that runs a task away from its
  * home, or else the one with the task farthest ahead, if by enough, or else one of its own group's,
  * if it goes before them. In a large queue only a few CPUs are compared, starting at the one that
@@ -142,12 +156,12 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 	u32 count = queue_size[queue & (MAX_QUEUES - 1)], last = scx_bpf_task_cpu(p), start, i;
 	s32 victim = claim_foreign(p, queue, task->queued_ns), own = -1;
 	s32 here = bpf_get_smp_processor_id();
-	credit_v farthest = task->place;
+	credit_v farthest = task->place, latest = task->place;
 
 	if (victim >= 0)
 		return victim;
 	if (is_served(p, task, queue))
-		return task->leads && !sleeps_by_itself(here, task->queued_ns) ? here : -1;
+		return passes_own(task, here) ? here : -1;
 	start = queue_of_cpu(last) == queue ? cpu_position[last & (MAX_CPUS - 1)]
 					    : task->queued_ns >> 10;
 	bpf_for (i, 0, CREDIT_MAX_CANDIDATES) {
@@ -160,8 +174,10 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 		if (!state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
 		    sleeps_by_itself(cpu, task->queued_ns))
 			continue;
-		if (task->leads && state->group == task->group)
+		if (passes_own(task, cpu) && !credit_before(state->tag, latest)) {
+			latest = state->tag;
 			own = cpu;
+		}
 		if (credit_before(farthest, state->tag) &&
 		    credit_preempts(TUNING, task->place, state->tag)) {
 			farthest = state->tag;

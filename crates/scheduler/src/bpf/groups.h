@@ -116,15 +116,21 @@ static __always_inline struct group *party_of(u32 number)
 	return number == NOBODY || number == ROOT ? NULL : group_of(number);
 }
 
-/* A task of this group begins to run, from this place, `at_home` or elsewhere. */
-static __always_inline void begin_to_run(u32 number, credit_v place, u32 node, bool at_home)
+/* Notes the place from which a task of this group begins to run, or runs on. */
+static __always_inline void note_front(u32 number, credit_v place)
 {
 	struct group *group = group_of(number);
 
+	if (group)
+		group->credit.front = credit_now(group->credit.front, place, true);
+}
+
+/* A task of this group begins to run, `at_home` or elsewhere. */
+static __always_inline void begin_to_run(u32 number, u32 node, bool at_home)
+{
+	struct group *group = party_of(number);
+
 	if (!group)
-		return;
-	group->credit.front = credit_now(group->credit.front, place, true);
-	if (number == ROOT)
 		return;
 	__sync_fetch_and_add(&group->running, 1);
 	if (at_home && group->seat != node + 1)
@@ -326,6 +332,7 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 	credit_v tag, lead = 0;
 	u64 uses_ns;
 
+	task->leads = false;
 	if (!group) {
 		task->grant = (struct credit_grant){ .tag = now_v, .slice_ns = slice_ns };
 		task->place = now_v;
@@ -348,11 +355,13 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 		lead = credit_own_lead(TUNING, &group->credit, now_v, tag, group->own_now,
 				       task->own);
 	credit_reserve(&group->credit, tag, slice_ns, uses_ns, &task->grant);
-	task->grant.tag -= lead;
 	task->leads = lead != 0;
-	task->place = task->grant.tag + credit_own_lag(TUNING, group->own_now, task->own);
-	group->own_now = group->credit.runnable > 1 ? credit_now(group->own_now, task->own, true)
-						    : task->own;
+	task->place = tag - lead + credit_own_lag(TUNING, group->own_now, task->own);
+	/* Those that go first are no measure of what the others had. */
+	if (group->credit.runnable <= 1)
+		group->own_now = task->own;
+	else if (!lead)
+		group->own_now = credit_now(group->own_now, task->own, true);
 	bpf_spin_unlock(&group->lock);
 	task->granted = true;
 	return true;

@@ -55,7 +55,10 @@ void SCX_OPS(running, struct task_struct *p)
 		task->node = node;
 		task->moved_ns = now_ns;
 	}
-	note_start(cpu, task->grant.tag, task->waiting, now_ns);
+	/* One that goes before its group's others says nothing about the group's place. */
+	if (!task->leads)
+		note_start(cpu, task->grant.tag, task->waiting, now_ns);
+	note_front(task->group, task->place);
 	task->waiting = false;
 	/* Not every task that was sent somewhere passes enqueue() on the way. */
 	task->selected = false;
@@ -63,14 +66,14 @@ void SCX_OPS(running, struct task_struct *p)
 	task->started_ns = now_ns;
 	set_foreign(task, cpu, place(task, node) == CREDIT_OTHER);
 	state->tag = task->place;
+	state->own = task->own;
 	state->group = task->group;
 	state->since_ns = now_ns;
 	/* One that sleeps no longer is known at once. */
 	state->runs_ns = task->ran_ns > task->runs_ns ? task->ran_ns : task->runs_ns;
 	state->running = 1;
 	state->interrupted = 0;
-	begin_to_run(task->group, task->place, node,
-		     !task->follows && place(task, node) <= CREDIT_AFFINE);
+	begin_to_run(task->group, node, !task->follows && place(task, node) <= CREDIT_AFFINE);
 }
 
 void SCX_OPS(stopping, struct task_struct *p, bool runnable)

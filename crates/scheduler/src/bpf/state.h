@@ -272,6 +272,7 @@ struct {
 /* The state of a CPU. */
 struct cpu_state {
 	credit_v tag;
+	credit_v own; /* of its task, when it began to run or ran on */
 	u64 balanced_ns;
 	u64 looked_ns; /* into the queues */
 	u64 noted_ns;  /* where a task of it started */

@@ -51,7 +51,7 @@ impl Random {
                 start_ns: n(),
                 budget_ns: (n() >> 8) as i64 - (n() >> 8) as i64,
             },
-            arguments: [n(), n(), n(), n()],
+            arguments: [n(), n(), n(), n(), n()],
             answer: 0,
         }
     }

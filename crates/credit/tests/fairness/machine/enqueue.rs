@@ -86,9 +86,9 @@ impl Machine {
         if foreign.is_some() {
             return foreign;
         }
-        let Task { last_cpu, queued_ns, leads, group, .. } = self.tasks[task];
+        let Task { last_cpu, queued_ns, .. } = self.tasks[task];
         if self.is_served(task, queue) {
-            return leads.then_some(last_cpu);
+            return Some(last_cpu).filter(|&cpu| self.passes_own(task, cpu));
         }
         let start = if members.contains(&last_cpu) {
             last_cpu - members.start
@@ -105,13 +105,32 @@ impl Machine {
             .filter(running)
             .filter(|&cpu| credit::preempts(&self.params, place, self.cpus[cpu].tag))
             .reduce(|a, b| if credit::before(self.cpus[a].tag, self.cpus[b].tag) { b } else { a });
-        let of_group = |&cpu: &usize| {
-            self.cpus[cpu].task.is_some_and(|other| self.tasks[other].group == group)
-        };
-        let own = candidates.iter().copied().filter(running).rfind(of_group);
+        let own = candidates
+            .iter()
+            .copied()
+            .filter(running)
+            .filter(|&cpu| self.passes_own(task, cpu))
+            .reduce(|a, b| if credit::before(self.cpus[b].tag, self.cpus[a].tag) { a } else { b });
         self.compared += candidates.len() as u64;
         self.max_compared = self.max_compared.max(candidates.len() as u64);
-        ahead.or(own.filter(|_| leads))
+        ahead.or(own)
+    }
+
+    /// Whether a CPU runs a task of the same group that makes way for this one, which goes before
+    /// the others of its group.
+    fn passes_own(&self, task: usize, cpu: usize) -> bool {
+        let Some(other) = self.cpus[cpu].task else { return false };
+        let [woken, running] = [task, other].map(|task| &self.tasks[task]);
+        woken.leads
+            && running.group == woken.group
+            && credit::preempts_own(
+                &self.params,
+                woken.own,
+                running.own,
+                woken.place,
+                self.cpus[cpu].tag,
+                self.time_ns - running.since_ns,
+            )
     }
 
     /// Whether its group has the CPU on which it wakes, and wants no second one. The interrupt of
@@ -142,8 +161,8 @@ impl Machine {
     }
 
     pub(super) fn run_on(&mut self, cpu: usize, task: usize, waited: bool, stays: bool) {
-        let Task { grant, place, left_ns, .. } = self.tasks[task];
-        let notes = self.time_ns - self.cpus[cpu].noted_ns >= self.params.note_ns;
+        let Task { grant, place, left_ns, leads, .. } = self.tasks[task];
+        let notes = !leads && self.time_ns - self.cpus[cpu].noted_ns >= self.params.note_ns;
         if notes {
             self.now_v = credit::now(self.now_v, grant.tag, waited);
         }

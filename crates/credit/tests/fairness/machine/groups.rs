@@ -62,15 +62,17 @@ impl Machine {
             false => 0,
         };
         let uses_ns = credit::uses(slice_ns, self.tasks[task].runs_ns, woken);
-        let mut grant = credit::reserve(state, tag, slice_ns, uses_ns);
-        grant.tag = tag.wrapping_sub(lead);
+        let grant = credit::reserve(state, tag, slice_ns, uses_ns);
         self.tasks[task].grant = grant;
         self.tasks[task].leads = lead > 0;
         self.tasks[task].own = own;
         self.tasks[task].place =
-            grant.tag.wrapping_add(credit::own_lag(&self.params, own_now, own));
-        self.own_now[group] =
-            if self.groups[group].runnable > 1 { credit::now(own_now, own, true) } else { own };
+            tag.wrapping_sub(lead).wrapping_add(credit::own_lag(&self.params, own_now, own));
+        if self.groups[group].runnable <= 1 {
+            self.own_now[group] = own;
+        } else if lead == 0 {
+            self.own_now[group] = credit::now(own_now, own, true);
+        }
         Ok(())
     }
 

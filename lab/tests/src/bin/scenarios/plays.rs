@@ -333,7 +333,9 @@ fn sleepers(stage: &mut Stage, others: usize) -> Outcome<Result> {
     stage.settle(&groups, 300)?;
     let window = stage.window(2000);
     let verdict = stage.verdict(window)?;
+    let share = verdict.groups[1].cpus / verdict.cpus();
     let figures = vec![
+        figure("the sleepers' domain's share", "share", share, Required::Stated),
         figure(
             "a sleeper is late by, on average",
             "ms",

@@ -1,11 +1,12 @@
 //! Many threads that wake up while other domains keep all CPUs busy.
 
 use crate::{
-    figures::{Required, Result, figure},
+    figures::{Figure, Required, Result, figure},
+    judge::{Verdict, Window},
     outcome::Outcome,
     stage::{GroupId, Stage},
 };
-use nearside_workloads::clock::STEP_NS;
+use nearside_workloads::clock::{self, STEP_NS};
 use std::{
     env, fs,
     path::PathBuf,
@@ -39,6 +40,15 @@ fn subject(stage: &mut Stage, is_root: bool) -> Outcome<GroupId> {
     Ok(group)
 }
 
+fn work_of_busy(verdict: &Verdict) -> [Figure; 2] {
+    let each = verdict.groups[..BUSY].iter().map(|group| group.work_cpus);
+    let least_cpus = each.clone().fold(f64::INFINITY, f64::min);
+    [
+        figure("work of the busy domains", "CPUs", each.sum::<f64>(), Required::Stated),
+        figure("work of the one that has least", "CPUs", least_cpus, Required::Stated),
+    ]
+}
+
 /// Two thousand threads that sleep for a millisecond each time, and work for 5 us in between.
 pub(crate) fn wakeups(stage: &mut Stage, is_root: bool) -> Outcome<Result> {
     let mut groups = busy_domains(stage)?;
@@ -48,13 +58,11 @@ pub(crate) fn wakeups(stage: &mut Stage, is_root: bool) -> Outcome<Result> {
     stage.settle(&groups, 200)?;
     let window = stage.window(500);
     let verdict = stage.verdict(window)?;
-    let (busy, awake) = verdict.groups.split_at(BUSY);
-    let busy_cpus: f64 = busy.iter().map(|group| group.work_cpus).sum();
-    let least_cpus = busy.iter().map(|group| group.work_cpus).fold(f64::INFINITY, f64::min);
-    let wakes_a_ms = awake[0].work_cpus * 1e6 / STEP_NS as f64;
+    let wakes_a_ms = verdict.groups[BUSY].work_cpus * 1e6 / STEP_NS as f64;
     // A scheduler that takes CPUs away from the busy domains has more wake-ups.
+    let busy_cpus: f64 = verdict.groups[..BUSY].iter().map(|group| group.work_cpus).sum();
     let left_cpus = stage.nodes.len() as f64 - busy_cpus;
-    let figures = vec![
+    let mut figures = vec![
         figure("wake-ups a millisecond", "", wakes_a_ms, Required::Stated),
         figure(
             "wake-ups for each millisecond of CPU time that the busy domains left",
@@ -62,9 +70,8 @@ pub(crate) fn wakeups(stage: &mut Stage, is_root: bool) -> Outcome<Result> {
             wakes_a_ms / left_cpus,
             Required::Stated,
         ),
-        figure("work of the busy domains", "CPUs", busy_cpus, Required::Stated),
-        figure("work of the one that has least", "CPUs", least_cpus, Required::Stated),
     ];
+    figures.extend(work_of_busy(&verdict));
     Ok(Result { figures, verdicts: vec![verdict] })
 }
 
@@ -88,18 +95,21 @@ pub(crate) fn create(stage: &mut Stage, is_root: bool) -> Outcome<Result> {
     command.args(["create", "--threads", "1000", "--sleep-ms", "200", "--group"]);
     command.arg(stage.folder(subject));
     stage.settle(&groups, 200)?;
+    let from_ns = clock::now_ns();
     let output = command.output()?;
+    let window = Window { from_ns, to_ns: clock::now_ns() };
     let told = String::from_utf8(output.stdout)?;
     let numbers: Vec<f64> = told.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let [all_s, late_ms] = numbers[..] else {
         return Err(format!("create: {told}{}", String::from_utf8_lossy(&output.stderr)).into());
     };
-    stage.end()?;
-    let figures = vec![
+    let verdict = stage.verdict(window)?;
+    let mut figures = vec![
         figure("time", "s", all_s, Required::Stated),
         figure("a thread is late by, on average", "ms", late_ms, Required::Stated),
     ];
-    Ok(Result { figures, verdicts: vec![] })
+    figures.extend(work_of_busy(&verdict));
+    Ok(Result { figures, verdicts: vec![verdict] })
 }
 
 /// Prints the seconds until all threads have ended, and the milliseconds by which one was late when
