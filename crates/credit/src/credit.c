@@ -51,6 +51,10 @@ credit_v nearside_credit_own_charge(credit_ns used, credit_u32 weight)
 {
 	return credit_own_charge(used, weight);
 }
+credit_v nearside_credit_own_now(credit_v own_now, credit_v own, credit_ns uses, credit_ns slice)
+{
+	return credit_own_now(own_now, own, uses, slice);
+}
 credit_v nearside_credit_own_rejoins(const struct credit_params *params, credit_v own_now,
 				     credit_v own)
 {

@@ -235,6 +235,21 @@ CREDIT_INLINE credit_v credit_own_charge(credit_ns used_ns, credit_u32 weight)
 	return weight ? used_ns * CREDIT_WEIGHT / weight : used_ns * CREDIT_WEIGHT;
 }
 
+/*
+ * The average of what a group's tasks had, after one more grant. Each counts by the part of its
+ * slice that it is expected to use: so tasks that sleep do not count for more because they come
+ * often, and no task had much less than the average if all do the same.
+ */
+CREDIT_INLINE credit_v credit_own_now(credit_v own_now, credit_v own, credit_ns uses_ns,
+				      credit_ns slice_ns)
+{
+	if (uses_ns >= slice_ns)
+		return credit_now(own_now, own, 1);
+	if (credit_before(own, own_now))
+		return own_now - ((own_now - own) >> 3) * uses_ns / slice_ns;
+	return own_now + ((own - own_now) >> 3) * uses_ns / slice_ns;
+}
+
 /* The total cost of a task that slept: it saves nothing up against the others of its group. */
 CREDIT_INLINE credit_v credit_own_rejoins(const struct credit_params *params, credit_v own_now,
 					  credit_v own)

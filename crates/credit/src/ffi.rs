@@ -29,6 +29,7 @@ unsafe extern "C" {
     );
     fn nearside_credit_settle(group: *mut Group, grant: *const Grant, used_ns: u64);
     fn nearside_credit_own_charge(used: u64, weight: u32) -> u64;
+    fn nearside_credit_own_now(own_now: u64, own: u64, uses_ns: u64, slice_ns: u64) -> u64;
     fn nearside_credit_own_rejoins(params: *const Params, own_now: u64, own: u64) -> u64;
     fn nearside_credit_own_lag(params: *const Params, own_now: u64, own: u64) -> u64;
     fn nearside_credit_own_lead(
@@ -185,6 +186,12 @@ pub fn settle(group: &mut Group, grant: &Grant, used_ns: u64) {
 pub fn own_charge(used_ns: u64, weight: u32) -> u64 {
     // SAFETY: takes and returns numbers, and touches no memory.
     unsafe { nearside_credit_own_charge(used_ns, weight) }
+}
+
+/// The average of what a group's tasks had, after one more grant.
+pub fn own_now(own_now: u64, own: u64, uses_ns: u64, slice_ns: u64) -> u64 {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    unsafe { nearside_credit_own_now(own_now, own, uses_ns, slice_ns) }
 }
 
 /// The total cost of a task that slept: it saves nothing up against the others of its group.

@@ -23,7 +23,7 @@ pub use types::{Cap, DECISIONS, Grant, Group, ONE, Params, Place, Trial, WEIGHT}
 
 pub use ffi::{
     before, candidate, charge, follows, from_afar, goes_on, is_seat, lets_pass, now, own_charge,
-    own_lag, own_lead, own_rejoins, place, preempts, preempts_own, refill, reserve, resumes,
-    returns, runs, settle, settle_cap, share, sleeps_soon, slice, spreads, stays, steals, tag,
-    take, takes_over, talks, try_out, uses, waits,
+    own_lag, own_lead, own_now, own_rejoins, place, preempts, preempts_own, refill, reserve,
+    resumes, returns, runs, settle, settle_cap, share, sleeps_soon, slice, spreads, stays, steals,
+    tag, take, takes_over, talks, try_out, uses, waits,
 };

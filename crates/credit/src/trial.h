@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 37 };
+enum { CREDIT_DECISIONS = 38 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -145,6 +145,9 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 	case 36:
 		trial->answer =
 			(credit_u64)credit_preempts_own(&trial->params, a, b, c, d, e);
+		break;
+	case 37:
+		trial->answer = credit_own_now(a, b, c, d);
 		break;
 	}
 }

@@ -133,7 +133,7 @@ pub struct Trial {
 }
 
 /// The number of decisions that a [`Trial`] can ask.
-pub const DECISIONS: u64 = 37;
+pub const DECISIONS: u64 = 38;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.

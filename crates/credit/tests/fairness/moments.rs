@@ -140,6 +140,57 @@ fn sleepers_go_before_the_burning_threads_of_their_own_domain() {
     }
 }
 
+/// Wake-ups of 5 us that would take two and a half CPUs, of a domain that is entitled to one. Its
+/// thread that burns is not starved by them (it had 4 ms when each was charged a slice in advance),
+/// and a woken task takes the CPU of one from elsewhere, so the others lose some of their share.
+#[test]
+fn a_domain_of_many_sleepers_starves_no_one() {
+    let (mut machine, _) = beside_busy_domains(0);
+    let group = machine.group(100, &[3], Work::Burns);
+    let burner = machine.tasks.len() - 1;
+    machine.run(400 * MS);
+    for _ in 0..500 {
+        machine.task(group, 3, 1 << 3, Cpus::ALL, Work::Naps(5 * US, MS));
+    }
+    machine.run(1000 * MS);
+    let before: Vec<u64> = (0..7).map(|domain| machine.used_ns(domain)).collect();
+    let burnt_ns = machine.tasks[burner].used_ns;
+    machine.run(1000 * MS);
+    for (domain, before_ns) in before.iter().enumerate() {
+        let used_ns = machine.used_ns(domain) - before_ns;
+        assert!(used_ns >= 750 * MS, "domain {domain}: {used_ns}");
+    }
+    let used_ns = machine.tasks[burner].used_ns - burnt_ns;
+    assert!(used_ns >= 50 * MS, "{used_ns}");
+}
+
+#[test]
+fn the_average_of_a_group_moves_by_what_a_task_uses() {
+    let table = [
+        // The average, what the task had, its expected use of a slice of 3 ms, the new average.
+        (50 * MS, 30 * MS, 3 * MS, 47_500 * US),
+        (50 * MS, 30 * MS, 30 * US, 49_975 * US),
+        (50 * MS, 30 * MS, 0, 50 * MS),
+        (30 * MS, 50 * MS, 3 * MS, 32_500 * US),
+        (30 * MS, 50 * MS, 30 * US, 30_025 * US),
+    ];
+    for (own_now, own, uses_ns, expected) in table {
+        let got = credit::own_now(own_now, own, uses_ns, 3 * MS);
+        assert_eq!(got, expected, "{own_now} {own} {uses_ns}");
+    }
+    // A thousand short tasks that had less than the average bring it down to them: then none of
+    // them goes before the others.
+    let params = Params::new(8);
+    let group = Group { vtime: 1000 * MS, front: 1000 * MS, ..Group::default() };
+    let (mut own_now, mut leading) = (50 * MS, 0);
+    for _ in 0..8000 {
+        let lead = credit::own_lead(&params, &group, 0, 2000 * MS, own_now, 30 * MS);
+        leading += u32::from(lead > 0);
+        own_now = credit::own_now(own_now, 30 * MS, 5 * US, 3 * MS);
+    }
+    assert!((1000..5000).contains(&leading), "{leading}");
+}
+
 /// A domain that has two CPUs for itself, and so more than its share, gets no more than that of the
 /// others by threads that wake up all the time.
 #[test]

@@ -357,11 +357,9 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 	credit_reserve(&group->credit, tag, slice_ns, uses_ns, &task->grant);
 	task->leads = lead != 0;
 	task->place = tag - lead + credit_own_lag(TUNING, group->own_now, task->own);
-	/* Those that go first are no measure of what the others had. */
-	if (group->credit.runnable <= 1)
-		group->own_now = task->own;
-	else if (!lead)
-		group->own_now = credit_now(group->own_now, task->own, true);
+	group->own_now = group->credit.runnable > 1
+				 ? credit_own_now(group->own_now, task->own, uses_ns, slice_ns)
+				 : task->own;
 	bpf_spin_unlock(&group->lock);
 	task->granted = true;
 	return true;

@@ -68,11 +68,10 @@ impl Machine {
         self.tasks[task].own = own;
         self.tasks[task].place =
             tag.wrapping_sub(lead).wrapping_add(credit::own_lag(&self.params, own_now, own));
-        if self.groups[group].runnable <= 1 {
-            self.own_now[group] = own;
-        } else if lead == 0 {
-            self.own_now[group] = credit::now(own_now, own, true);
-        }
+        self.own_now[group] = match self.groups[group].runnable {
+            0 | 1 => own,
+            _ => credit::own_now(own_now, own, uses_ns, slice_ns),
+        };
         Ok(())
     }
 
