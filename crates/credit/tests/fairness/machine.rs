@@ -252,11 +252,15 @@ impl Machine {
         (0..self.groups.len()).filter(within).map(|group| self.used_ns(group)).sum()
     }
 
+    /// The time for which a task waits by now.
+    pub(crate) fn waits_ns(&self, task: &Task) -> u64 {
+        if task.waits { self.time_ns - task.queued_ns } else { 0 }
+    }
+
     /// The longest wait of any task, also of one that still waits.
     pub(crate) fn longest_wait_ns(&self) -> u64 {
-        let waiting =
-            self.tasks.iter().filter(|task| task.waits).map(|task| self.time_ns - task.queued_ns);
-        waiting.chain(self.tasks.iter().map(|task| task.longest_wait_ns)).max().unwrap_or(0)
+        let waits = self.tasks.iter().map(|task| task.longest_wait_ns.max(self.waits_ns(task)));
+        waits.max().unwrap_or(0)
     }
 
     /// Runs the machine. Tasks that were added since come in one after the other.

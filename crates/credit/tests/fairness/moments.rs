@@ -41,9 +41,10 @@ fn a_thousand_tasks_that_wake_at_once_wait_for_as_long_as_they_all_run() {
     assert!(busy_ns <= 100 * MS, "{busy_ns}");
 }
 
+/// Also of a task that still waits.
 fn longest_wait_ns(machine: &Machine, is_of: impl Fn(usize) -> bool) -> u64 {
     let tasks = machine.tasks.iter().filter(|task| is_of(task.group));
-    tasks.map(|task| task.longest_wait_ns).max().unwrap_or(0)
+    tasks.map(|task| task.longest_wait_ns.max(machine.waits_ns(task))).max().unwrap_or(0)
 }
 
 /// Each task that has run for a moment so far, and burns from now on, gets one slice too early at
@@ -121,6 +122,11 @@ fn sleepers_go_before_the_burning_threads_of_their_own_domain() {
         machine.run(2000 * MS);
         let waited_ns = asleep.iter().map(|&task| machine.tasks[task].longest_wait_ns).max();
         assert!(waited_ns <= Some(10 * MS), "{case}: waited {waited_ns:?}");
+        for &task in &asleep {
+            // 10 ms if it never waited.
+            let used_ns = machine.tasks[task].used_ns - before[task];
+            assert!(used_ns >= 8 * MS, "{case}: used {used_ns}");
+        }
         let used = machine.tasks.iter().zip(&before).map(|(task, ns)| (task, task.used_ns - ns));
         let mut by_group = [0; 9];
         for (task, used_ns) in used {

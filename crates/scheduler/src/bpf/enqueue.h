@@ -138,11 +138,14 @@ static bool is_served(struct task_struct *p, struct task *task, u32 queue)
 static bool passes_own(struct task *task, s32 cpu)
 {
 	struct cpu_state *state = cpu_state(cpu);
+	u64 since_ns = state->since_ns;
+	/* Another task may have begun to run there just now. */
+	u64 ran_ns = task->queued_ns > since_ns ? task->queued_ns - since_ns : 0;
 
 	return task->leads && state->running && state->group == task->group &&
 	       !sleeps_by_itself(cpu, task->queued_ns) &&
 	       credit_preempts_own(TUNING, task->own, state->own, task->place, state->tag,
-				   task->queued_ns - state->since_ns);
+				   ran_ns);
 }
 
 /*

@@ -350,6 +350,9 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 	uses_ns = credit_uses(slice_ns, task->runs_ns, woken);
 	bpf_spin_lock(&group->lock);
 	tag = credit_tag(TUNING, &group->credit, now_v, woken);
+	/* A task without others neither goes before them nor behind them. */
+	if (group->credit.runnable <= 1)
+		group->own_now = task->own;
 	task->own = credit_own_rejoins(TUNING, group->own_now, task->own);
 	if (woken)
 		lead = credit_own_lead(TUNING, &group->credit, now_v, tag, group->own_now,
@@ -357,9 +360,7 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 	credit_reserve(&group->credit, tag, slice_ns, uses_ns, &task->grant);
 	task->leads = lead != 0;
 	task->place = tag - lead + credit_own_lag(TUNING, group->own_now, task->own);
-	group->own_now = group->credit.runnable > 1
-				 ? credit_own_now(group->own_now, task->own, uses_ns, slice_ns)
-				 : task->own;
+	group->own_now = credit_own_now(group->own_now, task->own, uses_ns, slice_ns);
 	bpf_spin_unlock(&group->lock);
 	task->granted = true;
 	return true;

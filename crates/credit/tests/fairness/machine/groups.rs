@@ -55,7 +55,10 @@ impl Machine {
         let slice_ns = self.take_caps(group, slice_ns, force)?;
         let state = &mut self.groups[group];
         let tag = credit::tag(&self.params, state, self.now_v, woken);
-        let own_now = self.own_now[group];
+        let own_now = match state.runnable {
+            0 | 1 => self.tasks[task].own,
+            _ => self.own_now[group],
+        };
         let own = credit::own_rejoins(&self.params, own_now, self.tasks[task].own);
         let lead = match woken {
             true => credit::own_lead(&self.params, state, self.now_v, tag, own_now, own),
@@ -68,10 +71,7 @@ impl Machine {
         self.tasks[task].own = own;
         self.tasks[task].place =
             tag.wrapping_sub(lead).wrapping_add(credit::own_lag(&self.params, own_now, own));
-        self.own_now[group] = match self.groups[group].runnable {
-            0 | 1 => own,
-            _ => credit::own_now(own_now, own, uses_ns, slice_ns),
-        };
+        self.own_now[group] = credit::own_now(own_now, own, uses_ns, slice_ns);
         Ok(())
     }
 
