@@ -133,7 +133,7 @@ static bool is_served(struct task_struct *p, struct task *task, u32 queue)
 
 /*
  * Whether a CPU runs a task of the same group that makes way for this one, which goes before the
- * others of its group. Its own accounts may lag behind by a slice.
+ * others of its group. What that one had is known as of its last slice.
  */
 static bool passes_own(struct task *task, s32 cpu)
 {

@@ -116,6 +116,7 @@ static void set_payer(struct task_struct *p, struct task *task, u32 number)
 		number = of_a_cpu ? NOBODY : ROOT;
 	if (number == task->group)
 		return;
+	/* A grant is settled where it was given. */
 	if (task->granted)
 		settle(task, 0);
 	task->group = number;
