@@ -182,7 +182,8 @@ fn the_average_of_a_group_moves_by_what_a_task_uses() {
     ];
     for (own_now, own, uses_ns, expected) in table {
         let got = credit::own_now(own_now, own, uses_ns, 3 * MS);
-        assert_eq!(got, expected, "{own_now} {own} {uses_ns}");
+        // The part counts in steps of 2^-16.
+        assert!(got.abs_diff(expected) <= 100, "{own_now} {own} {uses_ns}: {got}");
     }
     // A thousand short tasks that had less than the average bring it down to them: then none of
     // them goes before the others.

@@ -177,7 +177,7 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 		if (!state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
 		    sleeps_by_itself(cpu, task->queued_ns))
 			continue;
-		if (passes_own(task, cpu) && !credit_before(state->tag, latest)) {
+		if (state->group == task->group && !credit_before(state->tag, latest)) {
 			latest = state->tag;
 			own = cpu;
 		}
@@ -187,7 +187,9 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 			victim = cpu;
 		}
 	}
-	return victim >= 0 ? victim : own;
+	if (victim < 0 && own >= 0 && passes_own(task, own))
+		return own;
+	return victim;
 }
 
 /*

@@ -358,7 +358,7 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 		lead = credit_own_lead(TUNING, &group->credit, now_v, tag, group->own_now,
 				       task->own);
 	credit_reserve(&group->credit, tag, slice_ns, uses_ns, &task->grant);
-	task->leads = lead != 0;
+	task->leads = (lead | -lead) >> 63;
 	task->place = tag - lead + credit_own_lag(TUNING, group->own_now, task->own);
 	group->own_now = credit_own_now(group->own_now, task->own, uses_ns, slice_ns);
 	bpf_spin_unlock(&group->lock);
