@@ -226,7 +226,7 @@ CREDIT_INLINE void credit_settle(struct credit_group *group, const struct credit
 
 /*
  * Among the tasks of a group, CPU time costs a light task (nice) more. `own` is the total cost of a
- * task, `own_now` its average (as `credit_now`) over the group's tasks, updated with each grant.
+ * task, `own_now` its average (`credit_own_now`) over the group's tasks, updated with each grant.
  */
 CREDIT_INLINE credit_v credit_own_charge(credit_ns used_ns, credit_u32 weight)
 {

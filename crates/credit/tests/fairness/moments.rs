@@ -228,7 +228,8 @@ fn a_domain_that_is_ahead_gains_nothing_by_threads_that_wake_up() {
 fn a_task_takes_the_cpu_of_one_that_had_more_and_has_run_for_a_while() {
     let params = Params::new(8);
     let table = [
-        // What it had, what the other one had, their places, and how long that one has run.
+        // CPU time of the woken task and of the running one, their places, the time of the running
+        // one in one go, and whether it makes way.
         (30 * MS, 50 * MS, 900 * MS, 1000 * MS, 2 * MS, true),
         (40 * MS, 50 * MS, 900 * MS, 1000 * MS, 2 * MS, false),
         (50 * MS, 30 * MS, 900 * MS, 1000 * MS, 2 * MS, false),
@@ -247,7 +248,7 @@ fn a_task_leads_only_if_it_had_less_than_the_others_of_its_group() {
     let params = Params::new(8);
     let group = Group { vtime: 1000 * MS, front: 900 * MS, ..Group::default() };
     let table = [
-        // "Now", what the others had, what it had, and its lead.
+        // "Now", the average of the group, the task's CPU time, and its lead.
         (900 * MS, 50 * MS, 30 * MS, 100 * MS),
         // Within half of what it may be owed, or ahead of them.
         (900 * MS, 50 * MS, 40 * MS, 0),

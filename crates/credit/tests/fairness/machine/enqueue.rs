@@ -109,11 +109,17 @@ impl Machine {
             .iter()
             .copied()
             .filter(running)
-            .filter(|&cpu| self.passes_own(task, cpu))
-            .reduce(|a, b| if credit::before(self.cpus[b].tag, self.cpus[a].tag) { a } else { b });
+            .filter(|&cpu| self.runs_own(task, cpu))
+            .reduce(|a, b| if credit::before(self.cpus[b].tag, self.cpus[a].tag) { a } else { b })
+            .filter(|&cpu| self.passes_own(task, cpu));
         self.compared += candidates.len() as u64;
         self.max_compared = self.max_compared.max(candidates.len() as u64);
         ahead.or(own)
+    }
+
+    fn runs_own(&self, task: usize, cpu: usize) -> bool {
+        let group = self.tasks[task].group;
+        self.cpus[cpu].task.is_some_and(|other| self.tasks[other].group == group)
     }
 
     /// Whether a CPU runs a task of the same group that makes way for this one, which goes before
