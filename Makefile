@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test properties loom miri lock-figures replicas-race replicas-stress compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
+.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test properties loom miri lock-figures collapse-figures replicas-race replicas-stress compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -115,6 +115,10 @@ lock-figures: ## locks on a modelled machine of four nodes, on request (once bui
 	lab/run --model x460-small -- target/release/locks
 	lab/run --model x460-small --with target/release/libnearside_locks_preload.so=/lib/queue.so \
 	  --env LD_PRELOAD=/lib/queue.so --env NEARSIDE_LOCKS=on -- target/release/locks --kind pthread --ms 600
+
+collapse-figures: ## how long writers, and readers of an emptied file, wait for copies to go, under modelled time, on request
+	cargo build --release --package nearside --package nearside-lab --bin nearside --bin collapses
+	lab/run --model x460-small --with target/release/nearside=/bin/nearside -- target/release/collapses
 
 replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root)
 	cargo test --package nearside-replicas --test racing -- --ignored --nocapture

@@ -4,15 +4,28 @@ use nearside_policy::replication::Bar;
 use rustix::{
     fs::{
         Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, fchmod, fchown, fgetxattr, flistxattr,
-        fremovexattr, fsetxattr, fstat, futimens,
+        fremovexattr, fsetxattr, fstat, futimens, getxattr,
     },
     io::Errno,
 };
-use std::{ffi::CString, fs::File, io};
+use std::{
+    ffi::{CStr, CString, OsString},
+    fs::File,
+    io,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+};
 
 /// The longest value of an extended attribute (`XATTR_SIZE_MAX`), and the longest list of names
 /// (`XATTR_LIST_MAX` of `include/uapi/linux/limits.h`).
 const MAX_BYTES: usize = 65_536;
+
+/// The longest path (`PATH_MAX`).
+const MAX_PATH_BYTES: usize = 4096;
+
+/// The attribute of a copy that names its path. Mounts do not tell it of a copy that processes map
+/// after its mount has gone. Only processes with `CAP_SYS_ADMIN` see and change it (xattr(7)).
+const PATH: &CStr = c"trusted.nearside.path";
 
 /// Why attributes could not be copied.
 #[derive(Debug)]
@@ -44,7 +57,8 @@ pub(crate) fn copy(original: &File, copy: &File) -> Result<(), Failure> {
         fchmod(copy, Mode::from_raw_mode(stat.st_mode))?;
     }
     let names = attribute_names(original)?;
-    for name in attribute_names(copy)?.iter().filter(|name| !names.contains(name)) {
+    let is_own = |name: &&CString| name.as_c_str() != PATH && !names.contains(name);
+    for name in attribute_names(copy)?.iter().filter(is_own) {
         fremovexattr(copy, name.as_c_str())?;
     }
     let mut value = vec![0; MAX_BYTES];
@@ -71,6 +85,28 @@ pub(crate) fn copy(original: &File, copy: &File) -> Result<(), Failure> {
     };
     futimens(copy, &times)?;
     Ok(())
+}
+
+/// Notes the path under which namespaces see a copy.
+///
+/// Where a tmpfs has no extended attributes (`CONFIG_TMPFS_XATTR`) nothing is noted.
+///
+/// # Errors
+/// For want of memory.
+pub(crate) fn note_path(copy: &File, path: &Path) -> io::Result<()> {
+    match fsetxattr(copy, PATH, path.as_os_str().as_bytes(), XattrFlags::empty()) {
+        Ok(()) | Err(Errno::NOTSUP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The path that was noted, if the file at `place` is a copy. A link of `/proc` leads to a file
+/// without opening it.
+pub(crate) fn noted_path(place: &Path) -> Option<PathBuf> {
+    let mut path = vec![0; MAX_PATH_BYTES];
+    let length = getxattr(place, PATH, path.as_mut_slice()).ok()?;
+    path.truncate(length);
+    Some(OsString::from_vec(path).into())
 }
 
 /// The names of a file's extended attributes.

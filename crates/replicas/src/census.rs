@@ -4,9 +4,8 @@ use crate::{
     file_id::FileId,
     mountinfo::{Mount, mounts_of},
     store::SOURCE,
-    whole,
 };
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
 /// One look at all processes.
 #[derive(Debug, Default)]
@@ -16,15 +15,18 @@ pub(crate) struct Census {
 
 impl Census {
     /// Looks at `/proc`. Processes that end meanwhile are not in it.
-    pub(crate) fn take() -> Self {
+    ///
+    /// # Errors
+    /// If it cannot be read, for want of descriptors or memory.
+    pub(crate) fn take() -> io::Result<Self> {
         let mut namespaces: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
-        let Ok(entries) = fs::read_dir("/proc") else { return Self::default() };
+        let entries = fs::read_dir("/proc")?;
         for process in entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok()) {
             if let Some(namespace) = namespace_of(process) {
                 namespaces.entry(namespace).or_default().push(process);
             }
         }
-        Self { namespaces }
+        Ok(Self { namespaces })
     }
 
     /// Each namespace and its processes.
@@ -48,14 +50,12 @@ fn namespace_of(process: u32) -> Option<FileId> {
     })
 }
 
-/// The copies mounted where these processes live, those on top first.
-pub(crate) fn copies_seen_by(processes: &[u32]) -> Vec<Mount> {
-    let mut read =
-        processes.iter().filter_map(|it| whole::read(format!("/proc/{it}/mountinfo")).ok());
+/// The copies among the mounts of a `mountinfo`, those on top first.
+pub(crate) fn copies(mountinfo: &[u8]) -> Vec<Mount> {
     // Lines without the source are not parsed: a host of containers has thousands.
     let source = SOURCE.as_bytes();
     let names_source = |line: &[u8]| line.windows(source.len()).any(|part| part == source);
-    let mut found = mounts_of(&read.next().unwrap_or_default(), names_source);
+    let mut found = mounts_of(mountinfo, names_source);
     found.retain(is_copy);
     found.reverse();
     found
@@ -76,7 +76,7 @@ mod tests {
             40 22 0:42 /a /usr/lib/a.so ro,nodev - tmpfs nearside-text rw,size=1k\n\
             41 22 0:43 / /tmp rw - tmpfs tmpfs rw\n\
             42 22 8:2 / /disk rw - ext4 nearside-text rw\n";
-        let found: Vec<_> = mounts_of(mountinfo, |_| true).into_iter().filter(is_copy).collect();
+        let found = copies(mountinfo);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].point, std::path::Path::new("/usr/lib/a.so"));
     }
@@ -84,6 +84,6 @@ mod tests {
     #[test]
     fn this_process_is_in_its_namespace() {
         let own = FileId::at("/proc/self/ns/mnt".as_ref()).unwrap();
-        assert!(Census::take().processes(own).contains(&std::process::id()));
+        assert!(Census::take().unwrap().processes(own).contains(&std::process::id()));
     }
 }

@@ -27,8 +27,10 @@ use std::{
 /// The name of the reservation.
 const RESERVATION: &str = "text";
 
-/// Jobs under one reservation, beside the first. The lock is taken twice for all of them.
-const MAX_BATCH: usize = 255;
+/// Jobs under one reservation, for which the lock is taken twice. Until it ends, a complete copy
+/// counts twice, as memory in use and as reserved.
+const MAX_BATCH: usize = 256;
+const MAX_BATCH_BYTES: u64 = 64 << 20;
 
 /// A copy to be made.
 #[derive(Debug)]
@@ -68,8 +70,7 @@ impl Copier {
         let copy_all = move || {
             let mut room = Room { host: paths.and_then(open_host) };
             while let Ok(first) = incoming.recv() {
-                let batch: Vec<_> =
-                    std::iter::once(first).chain(incoming.try_iter().take(MAX_BATCH)).collect();
+                let batch = batch(first, || incoming.try_recv().ok());
                 let all = room.reserve(&batch);
                 for job in batch {
                     let made = match &all {
@@ -95,8 +96,11 @@ impl Copier {
 
     /// Queues a job.
     pub(crate) fn copy(&self, job: Job) {
-        // The thread ends after this handle alone.
-        let _ = self.jobs.send(job);
+        // The thread outlives this handle unless it fails. Files would then wait for ever.
+        if self.jobs.send(job).is_err() {
+            log!("the thread that copies has failed");
+            std::process::abort();
+        }
     }
 
     /// The jobs that have ended since the last call.
@@ -110,6 +114,20 @@ impl AsFd for Copier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
+}
+
+/// The first job, and as many of the next ones as fit under the same reservation.
+fn batch(first: Job, mut next: impl FnMut() -> Option<Job>) -> Vec<Job> {
+    let mut bytes = first.bytes;
+    let mut batch = vec![first];
+    while batch.len() < MAX_BATCH
+        && bytes < MAX_BATCH_BYTES
+        && let Some(job) = next()
+    {
+        bytes = bytes.saturating_add(job.bytes);
+        batch.push(job);
+    }
+    batch
 }
 
 fn copy(stores: &[Store], job: &Job) -> Result<Copy, NotCopied> {
@@ -160,5 +178,37 @@ impl Room {
         let Some(host) = &mut self.host else { return };
         // A failure leaves a reservation that ends with this process.
         let _ = host.begin().map_err(Refusal::from).and_then(|mut it| it.release(RESERVATION));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(bytes: u64) -> Job {
+        Job {
+            file: FileId { device: 0, inode: 0 },
+            original: File::open("/dev/null").unwrap(),
+            bytes,
+            node: NodeId(0),
+            name: String::new(),
+            cancelled: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn a_batch_ends_with_the_job_that_fills_it() {
+        let batch_of = |bytes: u64| {
+            let mut waiting = 1_000;
+            let next = || {
+                waiting -= 1;
+                (waiting > 0).then(|| job(bytes))
+            };
+            batch(job(bytes), next).len()
+        };
+        assert_eq!(batch_of(4096), MAX_BATCH);
+        assert_eq!(batch_of(MAX_BATCH_BYTES / 4), 4);
+        assert_eq!(batch_of(1 << 40), 1);
+        assert_eq!(batch(job(1), || None).len(), 1);
     }
 }

@@ -14,7 +14,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The process lacks a privilege.
-    #[error("not permitted to {what}: this needs {needs}")]
+    #[error("{what}: not permitted: this needs {needs}")]
     NotPermitted {
         /// The attempt.
         what: String,

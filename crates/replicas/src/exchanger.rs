@@ -140,6 +140,15 @@ impl Exchanged {
         }
     }
 
+    /// Whether the process has used a copy, and another attempt would change nothing.
+    fn is_settled(&self) -> bool {
+        match self {
+            Self::Done { .. } => self.is_final(),
+            Self::LeftAlone { again, .. } => !again,
+            Self::Unconcerned | Self::Gone => false,
+        }
+    }
+
     /// Why the process still uses a copy.
     pub(crate) fn still_uses(self) -> Option<String> {
         match self {
@@ -171,32 +180,40 @@ impl Exchanger {
     }
 
     /// Returns processes from copies to originals. `look` names the processes of a census, with
-    /// what is to be exchanged in them. Returns why some still use a copy.
-    pub(crate) fn detach(&self, mut look: impl FnMut(&Census) -> Vec<ToDetach>) -> Vec<String> {
+    /// what is to be exchanged in them.
+    pub(crate) fn detach(&self, mut look: impl FnMut(&Census) -> Vec<ToDetach>) -> Detached {
         let exchange = |processes, exchanges| {
             let operation = Operation::Detach;
             self.exchange(Task { processes, operation, exchanges, attempts: DETACH_ATTEMPTS })
         };
-        detach_in_looks(|| look(&Census::take()), exchange)
+        detach_in_looks(|| Ok(look(&Census::take()?)), exchange)
     }
 
-    /// Exchanges files in processes. A child that has ended is replaced for the next task.
+    /// Exchanges files in processes. A child that has ended is replaced by another one, which gets
+    /// the same task: what is exchanged already is not found again.
     fn exchange(&self, task: Task) -> Vec<(u32, Exchanged)> {
         if task.processes.is_empty() {
             return Vec::new();
         }
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = match running.take() {
-            Some(it) => Ok(it),
-            None => Running::start(),
-        };
-        let answer = asked.and_then(|mut it| {
+        let mut ask = || {
+            let mut it = running.take().map_or_else(Running::start, Ok)?;
             let answer = it.ask(&task);
             match answer {
                 Ok(_) => *running = Some(it),
                 Err(_) => it.end(),
             }
             answer
+        };
+        let has_ended = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe)
+        };
+        let answer = ask().or_else(|error| {
+            if !has_ended(&error) {
+                return Err(error);
+            }
+            log!("the exchanger: {error}; another one takes its task");
+            ask()
         });
         answer.unwrap_or_else(|error| {
             let files = task.files();
@@ -210,32 +227,50 @@ impl Exchanger {
     }
 }
 
+/// The outcome of a detachment.
+#[derive(Debug, Default)]
+pub(crate) struct Detached {
+    /// Why some processes still use a copy.
+    pub(crate) still: Vec<String>,
+    /// The processes that have used a copy, and go on with the original or keep what they map.
+    pub(crate) settled: BTreeSet<u32>,
+}
+
 /// A process may fork before it is stopped or ends, so each look is at those that the ones before
 /// have not found.
 fn detach_in_looks(
-    mut look: impl FnMut() -> Vec<ToDetach>,
+    mut look: impl FnMut() -> io::Result<Vec<ToDetach>>,
     exchange: impl Fn(Vec<u32>, Vec<Exchange>) -> Vec<(u32, Exchanged)>,
-) -> Vec<String> {
+) -> Detached {
     // Processes that use no copy, or keep what they still map of one.
     let mut asked = BTreeSet::new();
-    let mut still = Vec::new();
+    // One that has ended and not been waited for has no memory at the next look either.
+    let mut gone = BTreeSet::new();
+    let mut done = Detached::default();
     for _ in 0..MAX_LOOKS {
         let mut found = false;
-        for (mut processes, exchanges) in look() {
+        let looked = look();
+        if let Err(error) = &looked {
+            done.still.push(format!("perhaps a process (none can be listed: {error})"));
+        }
+        for (mut processes, exchanges) in looked.unwrap_or_default() {
             processes.retain(|process| !asked.contains(process));
             found |= !processes.is_empty();
-            for (process, done) in exchange(processes, exchanges) {
-                if done.is_final() {
+            for (process, outcome) in exchange(processes, exchanges) {
+                if outcome.is_final() || outcome == Exchanged::Gone && !gone.insert(process) {
                     asked.insert(process);
                 }
-                still.extend(done.still_uses());
+                if outcome.is_settled() {
+                    done.settled.insert(process);
+                }
+                done.still.extend(outcome.still_uses());
             }
         }
         if !found {
             break;
         }
     }
-    still
+    done
 }
 
 impl Running {
@@ -576,18 +611,29 @@ mod tests {
             let outcome = |process: u32| {
                 *asked.lock().unwrap().entry(process).or_default() += 1;
                 match process {
-                    1 => Exchanged::Gone,
+                    1 | 5 => Exchanged::Gone,
+                    6 => Exchanged::LeftAlone { why: "it is of 32 bits".into(), again: false },
                     2 => Exchanged::LeftAlone { why: "it is traced".into(), again: true },
                     _ => Exchanged::Unconcerned,
                 }
             };
             processes.into_iter().map(|process| (process, outcome(process))).collect()
         };
-        // The second look finds the child of process 1, and the third one nobody else.
-        let mut looks = [vec![1, 2, 3], vec![2, 3, 4], vec![2, 3, 4]].into_iter();
-        let still = detach_in_looks(|| vec![(looks.next().unwrap(), vec![])], exchange);
-        assert_eq!(still, ["it is traced"]);
-        assert_eq!(*asked.lock().unwrap(), [(1, 1), (2, 1), (3, 1), (4, 1)].into());
+        // The second look finds the child of process 1, and the third one nobody else. Process 5
+        // has ended, and nobody waits for it.
+        let mut looks = [vec![1, 2, 3, 5], vec![2, 3, 4, 5, 6], vec![2, 3, 4, 5, 6]].into_iter();
+        let done = detach_in_looks(|| Ok(vec![(looks.next().unwrap(), vec![])]), exchange);
+        assert_eq!(done.still, ["it is traced", "it is of 32 bits"]);
+        assert_eq!(done.settled, [6].into());
+        assert_eq!(*asked.lock().unwrap(), [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (6, 1)].into());
+    }
+
+    #[test]
+    fn processes_that_cannot_be_listed_are_no_proof_that_none_uses_a_copy() {
+        let look = || Err(io::Error::from_raw_os_error(libc::EMFILE));
+        let done = detach_in_looks(look, |_, _| vec![]);
+        let [why] = &done.still[..] else { panic!("{done:?}") };
+        assert!(why.starts_with("perhaps a process (none can be listed: Too many open"), "{why}");
     }
 
     #[test]

@@ -2,36 +2,81 @@
 //! anything else happens.
 
 use crate::{
-    census::{Census, copies_seen_by},
-    error::Error,
+    attributes::noted_path,
+    census::Census,
+    error::{Error, IoContext},
     exchanger::Exchanger,
     file_id::FileId,
     namespace::{Namespace, Visitor},
     remap::Exchange,
+    store::Store,
+    users::used_at,
 };
-use std::collections::BTreeMap;
+use nearside_linux::folder::Folder;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+/// The file with the devices of the stores, while a helper runs.
+const STORES: &str = "stores";
+
+/// Far more than the devices of 1,024 nodes take.
+const MAX_STORES_BYTES: u64 = 64 << 10;
+
+/// Notes the devices of the stores. If this helper is killed, the next one looks for their files.
+///
+/// # Errors
+/// If the file cannot be written.
+pub(crate) fn note(folder: &Folder, stores: &[Store]) -> Result<(), Error> {
+    let devices: Vec<_> = stores.iter().map(Store::device).collect();
+    let text = serde_json::to_vec(&devices).map_err(std::io::Error::other);
+    folder.replace(STORES, &text.doing(|| "noting the devices of copies".into())?)?;
+    Ok(())
+}
+
+/// To be called when no copy is in use any more.
+pub(crate) fn forget(folder: &Folder) {
+    // What is left has the next helper look in vain.
+    let _ = folder.remove(STORES);
+}
 
 /// Detaches all copies in the namespaces of all processes but this one's, and returns the processes
 /// there to the originals: a writer may have changed those meanwhile.
 ///
 /// # Errors
-/// If a namespace with copies cannot be entered.
-pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Result<(), Error> {
-    let mut left = BTreeMap::new();
-    let census = Census::take();
-    for (id, processes) in census.namespaces().filter(|(id, _)| *id != own) {
-        let copies = copies_seen_by(processes);
+/// If the processes of the host cannot be told.
+pub(crate) fn clear(
+    visitor: &Visitor,
+    own: FileId,
+    exchanger: &Exchanger,
+    folder: &Folder,
+) -> Result<(), Error> {
+    let census = Census::take().doing(|| "looking for processes with copies".into())?;
+    let others = || census.namespaces().filter(|(id, _)| *id != own);
+    let mut gone = BTreeMap::<FileId, BTreeSet<(PathBuf, FileId)>>::new();
+    for (id, processes) in others() {
         // A namespace whose processes have all ended meanwhile has no mounts.
         let Some(namespace) = Namespace::with_any(processes, id) else { continue };
-        let mut gone = Vec::new();
-        for mount in copies {
+        for mount in visitor.copies_in(&namespace) {
             match visitor.unbind_at(&namespace, &mount.point, mount.device) {
-                Ok(copy) => gone.extend(copy.map(|copy| (mount.point, copy))),
+                Ok(Some(copy)) => _ = gone.entry(id).or_default().insert((mount.point, copy)),
+                Ok(None) => {}
                 Err(error) => log!("a copy stays mounted: {error}"),
             }
         }
+    }
+    let devices = noted(folder);
+    if !devices.is_empty() {
+        for (id, processes) in others() {
+            gone.entry(id).or_default().extend(in_use(processes, &devices));
+        }
+    }
+    let mut left = BTreeMap::new();
+    for (id, copies) in gone.into_iter().filter(|(_, copies)| !copies.is_empty()) {
+        let Some(namespace) = Namespace::with_any(census.processes(id), id) else { continue };
         let mut exchanges = Vec::new();
-        for (path, from) in gone {
+        for (path, from) in copies {
             match visitor.file_at(&namespace, &path) {
                 Ok(original) => exchanges.extend(original.map(|to| Exchange { path, from, to })),
                 Err(error) => log!("users keep a copy: {error}"),
@@ -45,15 +90,28 @@ pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Re
     Ok(())
 }
 
+/// The devices that a helper which was killed has noted.
+fn noted(folder: &Folder) -> BTreeSet<u64> {
+    let text = folder.read_within(STORES, MAX_STORES_BYTES).ok().flatten().unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+/// The copies that processes use, each with its path. Some have no mount any more: the helper was
+/// killed amid a collapse, or while a package manager ran in their namespace.
+fn in_use(processes: &[u32], devices: &BTreeSet<u64>) -> BTreeSet<(PathBuf, FileId)> {
+    let used = processes.iter().flat_map(|process| used_at(*process, devices));
+    used.filter_map(|(copy, link)| Some((noted_path(&link)?, copy))).collect()
+}
+
 /// `left` has the exchanges by namespace.
 fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchanger) {
-    let still = exchanger.detach(|census| {
+    let done = exchanger.detach(|census| {
         let of = |(namespace, exchanges): (&FileId, &Vec<Exchange>)| {
             (census.processes(*namespace).to_vec(), exchanges.clone())
         };
         left.iter().map(of).collect()
     });
-    for why in still {
+    for why in done.still {
         log!("{why}: it keeps copies of an earlier replicator");
     }
 }

@@ -5,10 +5,11 @@
 //! so nobody can redirect a bind by renaming folders or placing links.
 
 use crate::{
+    census::copies,
     error::{Error, IoContext},
     file_id::FileId,
     file_system::host_root,
-    mountinfo::{mounts, read_at},
+    mountinfo::{Mount, mounts, read_at},
     sys,
     walk::{FILE, Links, Walked, is_silent, walk},
 };
@@ -242,6 +243,22 @@ impl Visitor {
             Some(id) => self.unbind(namespace, &[mount.as_fd()]).map(|()| Some(id)),
             None => Ok(None),
         }
+    }
+
+    /// The copies mounted in a namespace, those on top first; none if it cannot be entered. Its
+    /// processes might not tell all of them: one with a root of its own (chroot(2)) sees those
+    /// below that alone.
+    pub(crate) fn copies_in(&self, namespace: &Namespace) -> Vec<Mount> {
+        let mountinfo = self.within(namespace, || {
+            read_at(&self.own, "mountinfo").doing(|| "reading a namespace's mounts".into())
+        });
+        mountinfo.map_or_else(
+            |error| {
+                log!("{error}");
+                Vec::new()
+            },
+            |mountinfo| copies(&mountinfo),
+        )
     }
 
     /// The file at a path of a namespace, without links; none if there is none.

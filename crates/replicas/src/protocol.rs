@@ -140,9 +140,18 @@ pub struct Attached {
     pub bytes: u64,
     /// The longest stop of a process, in microseconds.
     pub stopped_us: u64,
-    /// Processes that go on with the originals.
+    /// Processes that go on with the originals, the first [`MAX_LEFT_ALONE`] of them.
     pub left_alone: Vec<LeftAlone>,
+    /// The number of further ones.
+    #[serde(default)]
+    pub others_left_alone: usize,
+    /// The package managers that run there. Copies come once they have ended.
+    #[serde(default)]
+    pub managers: Vec<u32>,
 }
+
+/// An answer has room for the reasons of so many processes.
+pub const MAX_LEFT_ALONE: usize = 100;
 
 /// A process that was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 //! mapping, was started from the copy, or could not be returned to the original. The kernel frees
 //! them with the last such process.
 
-use crate::sys;
+use crate::{file_id::FileId, sys};
 use nearside_linux::sys::{move_pages, page_bytes, page_nodes};
 use nearside_topology::NodeId;
 use std::{fs::File, io, os::fd::AsFd};
@@ -15,6 +15,8 @@ const MAX_ATTEMPTS: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Remains {
     file: File,
+    /// The copy.
+    pub(crate) copy: FileId,
     /// The node of its memory.
     pub(crate) node: NodeId,
     /// Its memory, in bytes.
@@ -25,8 +27,8 @@ pub(crate) struct Remains {
 
 impl Remains {
     /// `file` is the copy's, open for reading.
-    pub(crate) fn of(file: File, node: NodeId, bytes: u64) -> Self {
-        Self { file, node, bytes, is_stuck: false }
+    pub(crate) fn of(file: File, copy: FileId, node: NodeId, bytes: u64) -> Self {
+        Self { file, copy, node, bytes, is_stuck: false }
     }
 
     /// Whether anyone else has it open, mapped, or as the executable. Only a file without other
@@ -89,7 +91,8 @@ mod tests {
         let opened = File::open(file.path()).unwrap();
         // The handle of the temporary file would be another user.
         let path = file.into_temp_path();
-        let mut remains = Remains::of(opened, NodeId(0), 3 * page_bytes());
+        let id = FileId::of(&opened).unwrap();
+        let mut remains = Remains::of(opened, id, NodeId(0), 3 * page_bytes());
         // A child of another test has this test's descriptors until it executes its program.
         let await_free = |remains: &Remains| {
             while remains.is_held() {

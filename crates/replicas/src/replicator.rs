@@ -6,6 +6,7 @@ mod connection;
 mod effects;
 mod events;
 mod file;
+mod late;
 mod managers;
 mod memory;
 mod processes;
@@ -24,7 +25,7 @@ use crate::{
     signals::Signals,
     store::Store,
 };
-use file::{Absent, Guest, MemoryWatch, Replicated};
+use file::{Absent, Guest, MemoryWatch, Replicated, Withdrawn};
 use nearside_linux::{Paths, folder::Folder, watch::raise_open_files};
 use nearside_policy::replication::budget_bytes;
 use nearside_topology::Topology;
@@ -67,6 +68,7 @@ pub struct Replicator {
     copier: Copier,
     exchanger: Exchanger,
     listener: OwnedFd,
+    folder: Folder,
     socket: PathBuf,
     files: BTreeMap<FileId, Replicated>,
     guests: BTreeMap<FileId, Guest>,
@@ -74,6 +76,8 @@ pub struct Replicator {
     absent: Vec<Absent>,
     /// Copies that have gone, and whose memory processes keep.
     remains: Vec<Remains>,
+    /// Copies that have gone, whose users are looked for once more.
+    late: Vec<Withdrawn>,
     watch: MemoryWatch,
     /// Held while it lives: a second helper would take the first one's copies for leftovers.
     _lock: OwnedFd,
@@ -101,7 +105,7 @@ impl Replicator {
         let lock = lock(&folder)?;
         let visitor = Visitor::new(Namespace::of(1)?)?;
         let exchanger = Exchanger::start()?;
-        leftovers::clear(&visitor, Namespace::own()?.id(), &exchanger)?;
+        leftovers::clear(&visitor, Namespace::own()?.id(), &exchanger, &folder)?;
         let mount = |node: &nearside_topology::Node| {
             let budget = options.budget_bytes.unwrap_or_else(|| budget_bytes(node.memory_bytes));
             let place = folder.path().join(format!("node{}", node.id.0));
@@ -109,6 +113,7 @@ impl Replicator {
         };
         let with_memory = options.topology.nodes.iter().filter(|node| node.memory_bytes > 0);
         let stores = Arc::new(with_memory.map(mount).collect::<Result<Vec<_>, _>>()?);
+        leftovers::note(&folder, &stores)?;
         let socket = folder.path().join("socket");
         let listener = listen_at(&socket)?;
         let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
@@ -131,11 +136,13 @@ impl Replicator {
             copier,
             exchanger,
             listener,
+            folder,
             socket,
             files: BTreeMap::new(),
             guests: BTreeMap::new(),
             absent: Vec::new(),
             remains: Vec::new(),
+            late: Vec::new(),
             watch: MemoryWatch::default(),
             _lock: lock,
             managers,

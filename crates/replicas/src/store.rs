@@ -4,6 +4,7 @@ use crate::{
     attributes,
     error::{Error, IoContext},
     file_id::FileId,
+    original::Original,
     remains::Remains,
     sys,
 };
@@ -187,19 +188,21 @@ impl Store {
         Ok(u8::try_from(local * 100 / all.max(1)).unwrap_or(100))
     }
 
-    /// Gives a copy the present attributes of its original.
+    /// Gives a copy the present attributes of its original, and notes its path.
     ///
     /// # Errors
     /// If it cannot have them.
-    pub(crate) fn refresh(&self, original: &File, copy: &Copy) -> Result<(), Error> {
+    pub(crate) fn refresh(&self, original: &Original, copy: &Copy) -> Result<(), Error> {
         let doing = || "following the attributes of an original".to_owned();
         // For reading: one that is executed cannot be opened for writing.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let copy = openat(&self.folder, copy.name.as_str(), flags, Mode::empty()).doing(doing)?;
-        attributes::copy(original, &File::from(copy)).map_err(|failure| match failure {
+        let copy = File::from(copy);
+        attributes::copy(&original.file, &copy).map_err(|failure| match failure {
             attributes::Failure::Barred(bar) => Error::Refused(bar.to_string()),
             attributes::Failure::Io(source) => Error::Call { what: doing(), source },
-        })
+        })?;
+        attributes::note_path(&copy, &original.place.path).doing(|| "noting its path".into())
     }
 
     /// The rest of its budget, in bytes.
@@ -213,7 +216,7 @@ impl Store {
         let file = openat(&self.folder, copy.name.as_str(), flags, Mode::empty());
         self.remove(&copy.name);
         // Without the file, its memory returns all the same once nobody has it.
-        let remains = Remains::of(File::from(file.ok()?), self.node, copy.bytes);
+        let remains = Remains::of(File::from(file.ok()?), copy.id, self.node, copy.bytes);
         remains.is_held().then_some(remains)
     }
 

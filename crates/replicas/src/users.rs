@@ -8,6 +8,7 @@ use crate::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -48,7 +49,9 @@ impl Use {
     pub(crate) fn of(files: &BTreeSet<FileId>, process: u32) -> Self {
         // Descriptors first: a loader opens a copy, maps it and closes it.
         let opens_one = has_open(process, files);
-        let Some(segments) = segments_of(process) else { return Self::Ended };
+        let Some(segments) = segments_of(process) else {
+            return if is_kernel_thread(process) { Self::None } else { Self::Ended };
+        };
         let maps_one = segments.iter().filter_map(file).any(|file| files.contains(&file));
         if maps_one || opens_one { Self::Some(segments) } else { Self::None }
     }
@@ -64,6 +67,17 @@ fn segments_of(process: u32) -> Option<Vec<Segment>> {
     })
 }
 
+/// By its flags in `/proc/PID/stat`, the seventh field behind the name.
+fn is_kernel_thread(process: u32) -> bool {
+    /// `include/linux/sched.h`
+    const PF_KTHREAD: u64 = 0x0020_0000;
+    let stat = whole::read(format!("/proc/{process}/stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let flags = fields.split(' ').nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
+}
+
 fn has_open(process: u32, files: &BTreeSet<FileId>) -> bool {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{process}/fd")) else { return false };
     let mut open = descriptors.flatten().filter_map(|it| FileId::at(&it.path()).ok());
@@ -75,6 +89,20 @@ pub(crate) fn nameless(process: u32) -> BTreeSet<FileId> {
     let mut segments = maps(&whole::read(format!("/proc/{process}/maps")).unwrap_or_default());
     segments.retain(|segment| segment.is_named("/"));
     files(segments)
+}
+
+/// The files on `devices` that a process maps or has open, each with a link of `/proc` to it.
+pub(crate) fn used_at(process: u32, devices: &BTreeSet<u64>) -> BTreeMap<FileId, PathBuf> {
+    let folder = PathBuf::from(format!("/proc/{process}"));
+    let segments = maps(&whole::read(folder.join("maps")).unwrap_or_default());
+    let mapped = segments.iter().filter_map(|segment| {
+        let Range { start, end } = segment.addresses;
+        Some((file(segment)?, folder.join(format!("map_files/{start:x}-{end:x}"))))
+    });
+    let descriptors = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+    let open =
+        descriptors.filter_map(|entry| Some((FileId::at(&entry.path()).ok()?, entry.path())));
+    mapped.chain(open).filter(|(file, _)| devices.contains(&file.device)).collect()
 }
 
 /// The files that a `/proc/PID/maps` names. Those on btrfs and overlayfs have other devices there
@@ -106,6 +134,30 @@ mod tests {
         assert!(matches!(uses(), Use::Some(segments) if !segments.is_empty()));
         drop(file);
         assert_eq!(uses(), Use::None);
+    }
+
+    #[test]
+    fn kernel_threads_use_nothing_and_a_process_that_has_ended_is_no_such_thread() {
+        // kthreadd(8), where this process sees it.
+        if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+            assert_eq!(Use::of(&BTreeSet::new(), 2), Use::None);
+        }
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        let id = rustix::process::WaitId::Pid(rustix::process::Pid::from_child(&child));
+        rustix::process::waitid(id, ended).unwrap();
+        assert_eq!(Use::of(&BTreeSet::new(), child.id()), Use::Ended);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn files_in_use_are_found_by_their_device_with_a_link_to_each() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"text").unwrap();
+        let id = FileId::of(&file).unwrap();
+        let used = used_at(std::process::id(), &[id.device].into());
+        assert_eq!(FileId::at(&used[&id]).unwrap(), id);
+        assert!(used_at(std::process::id(), &BTreeSet::new()).is_empty());
     }
 
     #[test]

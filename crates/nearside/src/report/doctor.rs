@@ -292,6 +292,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_host_without_a_replicator_is_told_where_copies_could_be_of_use() {
+        let found = |nodes: &str| {
+            let copies = Seen { wide: [].into(), trouble: Some(Trouble::Absent) };
+            let facts = Facts { memory_nodes: nodes.parse().unwrap(), ..host() };
+            let doctor = Doctor::new(facts, &copies);
+            ok_findings_have_no_advice(&doctor);
+            let mut findings = doctor.findings.into_iter();
+            findings.find(|it| it.topic == "program text").unwrap()
+        };
+        let two = found("0-1");
+        assert_eq!(two.found, "every home is one node; no replicator runs");
+        assert!(two.follows.unwrap().starts_with("text that several homes execute lies on one"));
+        assert_eq!(found("0").found, "every home is one node");
+    }
+
+    #[test]
     fn container_that_forbids_policies_is_named_instead_of_the_kernel() {
         let told = |forbidden| {
             let facts =

@@ -134,6 +134,12 @@ pub(crate) fn attached_text(attached: &Attached) -> String {
         let for_now = if *again { " for now" } else { "" };
         text += &format!("left alone{for_now}: {why}\n");
     }
+    if attached.others_left_alone > 0 {
+        text += &format!("left alone: {} more\n", attached.others_left_alone);
+    }
+    for process in &attached.managers {
+        text += &format!("process {process} is a package manager: copies come once it has ended\n");
+    }
     text
 }
 
@@ -252,12 +258,18 @@ mod tests {
                 left(7, "process 7: it runs under seccomp", false),
                 left(8, "process 8: thread 9 traces it already", true),
             ],
+            ..Attached::default()
         };
         insta::assert_snapshot!(attached_text(&some));
         insta::assert_snapshot!("attached_none", attached_text(&Attached::default()));
         let bound = attached_text(&Attached { copies: 1, ..Attached::default() });
         assert!(bound.ends_with(", and no process there maps another version of one\n"), "{bound}");
         let all_left = Attached { copies: 1, left_alone: some.left_alone, ..Attached::default() };
+        let more = Attached { others_left_alone: 5, managers: vec![12], ..Attached::default() };
+        assert!(attached_text(&more).ends_with(
+            "; no process was changed\nleft alone: 5 more\nprocess 12 is a package manager: copies \
+             come once it has ended\n"
+        ));
         let text = attached_text(&all_left);
         assert!(
             text.starts_with("1 file has a copy in its mount namespace; no process was changed\n"),

@@ -27,6 +27,12 @@ pub enum Bar {
     /// A file without a mount, such as one in memory, has no path.
     #[error("no mount of the host shows it")]
     NotMounted,
+    /// The host's mounts cannot be looked at.
+    #[error("the host's mounts cannot be looked at: {error}")]
+    NotSeen {
+        /// The reason.
+        error: String,
+    },
     /// The kernel has no watch left for it. A watch tells of changes that break no lease.
     #[error("the kernel does not watch it (fs.inotify.max_user_watches): {error}")]
     NotWatched {

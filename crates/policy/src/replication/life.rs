@@ -43,9 +43,10 @@ pub enum CopyRefusal {
 }
 
 impl CopyRefusal {
-    /// Whether the copy can be made once there is more memory.
+    /// Whether the copy can be made once there is more memory. The kernel places pages elsewhere
+    /// where a node has none left.
     pub fn is_no_room(&self) -> bool {
-        matches!(self, Self::NoRoom(_))
+        matches!(self, Self::NoRoom(_) | Self::NotLocal { .. })
     }
 }
 

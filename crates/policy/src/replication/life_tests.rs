@@ -107,9 +107,19 @@ fn a_copy_that_failed_for_another_reason_is_not_made_again() {
     let mut life = Life::default();
     life.take(Event::Want(nodes([0, 1])));
     life.take(Event::Leased);
-    life.take(Event::NotCopied(NodeId(0), CopyRefusal::NotLocal { local_percent: 50 }));
+    life.take(Event::NotCopied(NodeId(0), CopyRefusal::Failed("it cannot be read".into())));
     life.take(Event::Copied(NodeId(1)));
     assert_eq!(life.take(Event::Room(NodeId(0))), []);
+}
+
+#[test]
+fn a_copy_that_the_kernel_placed_elsewhere_is_made_again_once_its_node_has_room() {
+    let mut life = Life::default();
+    life.take(Event::Want(nodes([0, 1])));
+    life.take(Event::Leased);
+    life.take(Event::NotCopied(NodeId(0), CopyRefusal::NotLocal { local_percent: 50 }));
+    life.take(Event::Copied(NodeId(1)));
+    assert_eq!(life.take(Event::Room(NodeId(0))), [Effect::Copy(NodeId(0))]);
 }
 
 #[test]

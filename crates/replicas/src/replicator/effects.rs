@@ -3,7 +3,7 @@
 
 use super::{
     Replicator,
-    file::{Absent, Guest, Mount, Replicated},
+    file::{Absent, Guest, Mount, Replicated, Whose, Withdrawn},
 };
 use crate::{
     copier::{Done, Job},
@@ -16,11 +16,14 @@ use crate::{
 use nearside_linux::escape;
 use nearside_policy::replication::{Bar, CopyRefusal, Effect, Event};
 use nearside_topology::NodeId;
-use rustix::fs::inotify::{self, WatchFlags};
+use rustix::{
+    fs::inotify::{self, WatchFlags},
+    process::{Resource, getrlimit},
+};
 use std::{
-    os::fd::AsFd,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -109,7 +112,7 @@ impl Replicator {
             true => Ok(Ok(false)),
             false => self.visitor.on_host(|| layers::are_those_leased(original)),
         };
-        let looked = looked.unwrap_or_else(|error| Err(Bar::Layers { why: error.to_string() }));
+        let looked = looked.unwrap_or_else(|error| Err(Bar::NotSeen { error: error.to_string() }));
         let answer = match looked {
             Ok(true) => return Some(answer),
             Ok(false) => lease::Answer::Writer,
@@ -123,7 +126,8 @@ impl Replicator {
     fn find_layers(&mut self, id: FileId) -> Result<(), Bar> {
         let Some(file) = self.files.get(&id) else { return Ok(()) };
         let layers = self.visitor.on_host(|| layers::below(&file.original));
-        let layers = layers.unwrap_or_else(|error| Err(Bar::Layers { why: error.to_string() }))?;
+        let layers =
+            layers.unwrap_or_else(|error| Err(Bar::NotSeen { error: error.to_string() }))?;
         // The overlay shows the attributes of the topmost one.
         let events = WatchFlags::CLOSE_WRITE | WatchFlags::MODIFY | WatchFlags::ATTRIB;
         let watch = |layer| self.watch(layer, events);
@@ -173,7 +177,12 @@ impl Replicator {
                         }
                         return;
                     }
-                    NotCopied::Refused(why) => why,
+                    NotCopied::Refused(why) => {
+                        if matches!(why, CopyRefusal::NotLocal { .. }) {
+                            self.watch.spilled(job.file, job.node, Instant::now());
+                        }
+                        why
+                    }
                     NotCopied::Cancelled => CopyRefusal::Failed("it was cancelled".into()),
                 };
                 return self.take(job.file, Event::NotCopied(job.node, why));
@@ -181,7 +190,7 @@ impl Replicator {
         };
         // Its attributes may have changed since they were copied. Later changes have an event,
         // which finds this copy.
-        let original = self.files.get(&job.file).map(|file| &file.original.file);
+        let original = self.files.get(&job.file).map(|file| &file.original);
         let store = self.store(job.node);
         let refreshed = original.zip(store).map(|(original, store)| store.refresh(original, &copy));
         if let Some(Err(error)) = refreshed {
@@ -192,6 +201,7 @@ impl Replicator {
         if let Some(file) = self.files.get_mut(&job.file) {
             file.copies.insert(job.node, copy);
         }
+        self.watch.spills.remove(&(job.file, job.node));
         self.bind_everywhere(job.file, job.node);
         self.take(job.file, Event::Copied(job.node));
     }
@@ -206,7 +216,7 @@ impl Replicator {
         let has_it = |guest: &Guest| guest.mounts.get(&id).is_some_and(|it| it.copy == copy);
         let running = self.guests.iter().filter(|(_, guest)| guest.running && has_it(guest));
         for namespace in running.map(|(namespace, _)| *namespace).collect::<Vec<_>>() {
-            self.attach_processes(namespace, None, 1);
+            self.attach_all(namespace);
         }
     }
 
@@ -240,11 +250,13 @@ impl Replicator {
         if going.is_empty() {
             return;
         }
-        self.return_processes(id, &going);
-        for (node, copy) in going {
-            let remains = self.store(node).and_then(|store| store.retire(&copy));
+        let mut withdrawn = Withdrawn::of(file, going, Instant::now());
+        self.return_processes(&mut withdrawn, Whose::WithCopies);
+        for (node, copy) in &withdrawn.copies {
+            let remains = self.store(*node).and_then(|store| store.retire(copy));
             self.remains.extend(remains);
         }
+        self.look_late(withdrawn);
     }
 
     /// After a change of the nodes that share copies: each namespace gets the copy of its node.
@@ -261,6 +273,7 @@ impl Replicator {
 
     fn forget(&mut self, id: FileId) {
         let Some(file) = self.files.remove(&id) else { return };
+        self.watch.spills.retain(|(spilled, _), _| *spilled != id);
         let is_used = |watch: i32| {
             let mut others = self.files.values();
             others.any(|it| it.watch == watch || it.layer_watches.contains(&watch))
@@ -296,6 +309,20 @@ impl Replicator {
     }
 }
 
+/// Left for looks at processes: a helper that cannot look would leave copies in use.
+const SPARE_DESCRIPTORS: u64 = 256;
+
+/// Why no more copies are bound.
+pub(super) const TOO_MANY_OPEN: &str = "too many files and mounts are open (LimitNOFILE=)";
+
+/// Whether a descriptor that was opened just now leaves enough for other things: the kernel gives
+/// the lowest free number.
+pub(super) fn leaves_descriptors(newest: &OwnedFd) -> bool {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let number = u64::try_from(newest.as_raw_fd()).unwrap_or(u64::MAX);
+    number.saturating_add(SPARE_DESCRIPTORS) < limit
+}
+
 /// Takes the copy of a file out of a namespace.
 pub(super) fn unbind(visitor: &Visitor, guest: &mut Guest, original: &Original) {
     if let Some(mount) = guest.mounts.remove(&original.id)
@@ -322,10 +349,15 @@ fn bind(stores: &[Store], visitor: &Visitor, guest: &mut Guest, file: &Replicate
     let Some(store) = stores.iter().find(|store| store.node() == node) else { return };
     let path = &file.original.place.path;
     // Attributes that the copy cannot have have an event of their own, which takes it away.
-    if store.refresh(&file.original.file, copy).is_err() {
+    if store.refresh(&file.original, copy).is_err() {
         return;
     }
     let bound = store.tree(copy).and_then(|tree| {
+        if !leaves_descriptors(&tree) {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| log!("namespaces miss copies: {TOO_MANY_OPEN}"));
+            return Ok(Bound::NotThere);
+        }
         visitor.bind(&guest.namespace, guest.future_root.as_deref(), tree, path, id)
     });
     match bound {

@@ -4,7 +4,7 @@ use super::{Replicator, connection::Connection, file::Guest};
 use crate::{
     error::{Error, IoContext},
     file_id::FileId,
-    lease,
+    lease, leftovers,
     namespace::Namespace,
     sys::{self, Urgency},
 };
@@ -16,6 +16,7 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use std::{
+    io,
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
     time::{Duration, Instant},
@@ -54,6 +55,7 @@ impl Replicator {
             self.retry_leases();
             self.retry_attachments();
             self.look_for_absent();
+            self.look_for_late_users();
             for woken in self.wait(&connections)? {
                 match woken {
                     Woken::Signal => {
@@ -105,7 +107,7 @@ impl Replicator {
         fds.extend(requests.map(|(at, connection)| (on(connection.as_fd()), Woken::Request(at))));
         for (id, guest) in &self.guests {
             fds.push((on(guest.process.as_fd()), Woken::Process(*id)));
-            let managers = guest.managers.iter();
+            let managers = guest.managers.values();
             fds.extend(managers.map(|manager| (on(manager.as_fd()), Woken::ManagerEnded(*id))));
         }
         let (mut fds, kinds): (Vec<_>, Vec<_>) = fds.into_iter().unzip();
@@ -114,6 +116,7 @@ impl Replicator {
             self.until_retry(),
             self.until_absent(),
             self.until_attachment(),
+            self.until_late(),
         ];
         let until = until.into_iter().flatten().min();
         let until = until.and_then(|wait| Timespec::try_from(wait).ok());
@@ -204,7 +207,7 @@ impl Replicator {
         let copies = file.copies.iter();
         let stale = copies.filter_map(|(node, copy)| {
             let store = self.store(*node)?;
-            let failed = store.refresh(&file.original.file, copy).err()?;
+            let failed = store.refresh(&file.original, copy).err()?;
             Some((*node, failed.to_string()))
         });
         let stale = stale.collect::<Vec<_>>();
@@ -221,8 +224,22 @@ impl Replicator {
     /// place; without one, the namespace ends.
     fn process_ended(&mut self, id: FileId) {
         let Some(guest) = self.guests.remove(&id) else { return };
-        if let Some(process) = process_in(id) {
-            self.guests.insert(id, Guest { process, ..guest });
+        match process_in(id) {
+            Ok(None) => {}
+            Ok(Some(process)) => {
+                self.guests.insert(id, Guest { process, ..guest });
+                return;
+            }
+            // The copies stay mounted. Those that go are found there, as in any namespace.
+            Err(error) => {
+                log!("processes cannot be listed: {error}");
+                return;
+            }
+        }
+        // A bind mount or a descriptor may keep the namespace, and others may enter it.
+        let mounts: Vec<_> = guest.mounts.values().map(|it| it.mount.as_fd()).collect();
+        if let Err(error) = self.visitor.unbind(&guest.namespace, &mounts) {
+            log!("copies stay mounted in a namespace without processes: {error}");
         }
     }
 
@@ -234,19 +251,22 @@ impl Replicator {
         for id in ids {
             self.give_up(id);
         }
+        self.look_for_last_users();
+        leftovers::forget(&self.folder);
     }
 }
 
 /// A process in a mount namespace.
-fn process_in(namespace: FileId) -> Option<OwnedFd> {
-    let entries = std::fs::read_dir("/proc").ok()?;
+fn process_in(namespace: FileId) -> io::Result<Option<OwnedFd>> {
+    let entries = std::fs::read_dir("/proc")?;
     let mut processes = entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok());
-    processes.find_map(|pid: u32| {
+    let found = processes.find_map(|pid: u32| {
         let is_in = || Namespace::of(pid).is_ok_and(|it| it.id() == namespace);
         // Looked at again with the descriptor in hand: the number may be another's by now.
         let process = is_in().then(|| open_process(pid)).flatten()?;
         is_in().then_some(process)
-    })
+    });
+    Ok(found)
 }
 
 /// A process by descriptor, which becomes readable when it ends.

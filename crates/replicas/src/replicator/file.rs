@@ -96,8 +96,8 @@ pub(super) struct Guest {
     /// Those of them that could not be stopped, and the next attempt.
     pub(super) left: BTreeSet<u32>,
     pub(super) retry: Retry,
-    /// Package managers that run in it. As long as there are any, no copy is bound.
-    pub(super) managers: Vec<OwnedFd>,
+    /// Package managers that run in it, by number. As long as there are any, no copy is bound.
+    pub(super) managers: BTreeMap<u32, OwnedFd>,
     /// The copies bound in it, by original.
     pub(super) mounts: BTreeMap<FileId, Mount>,
 }
@@ -108,6 +108,42 @@ pub(super) struct Mount {
     /// The node of the copy.
     pub(super) copy: NodeId,
     pub(super) mount: OwnedFd,
+}
+
+/// The processes to look at when copies go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Those in namespaces that had copies.
+    WithCopies,
+    /// All of the host.
+    All,
+}
+
+/// Copies of a file that have been taken out of use.
+#[derive(Debug)]
+pub(super) struct Withdrawn {
+    /// The file, and its place.
+    pub(super) original: FileId,
+    pub(super) place: Place,
+    pub(super) copies: Vec<(NodeId, Copy)>,
+    /// The processes that have used them. They go on with the original, or keep what they map.
+    pub(super) settled: BTreeSet<u32>,
+    /// Looks for late users so far, and the next one.
+    pub(super) looks: usize,
+    pub(super) next_look: Instant,
+}
+
+impl Withdrawn {
+    pub(super) fn of(file: &Replicated, copies: Vec<(NodeId, Copy)>, now: Instant) -> Self {
+        Self {
+            original: file.original.id,
+            place: file.original.place.clone(),
+            copies,
+            settled: BTreeSet::new(),
+            looks: 0,
+            next_look: now,
+        }
+    }
 }
 
 /// The name of a state in reports.
@@ -128,11 +164,27 @@ pub(super) struct MemoryWatch {
     pub(super) next: Option<Instant>,
     /// When copies had to go, or could not be made, by node.
     pub(super) short: BTreeMap<NodeId, Instant>,
+    /// Copies whose pages the kernel placed elsewhere, and the next attempt.
+    pub(super) spills: BTreeMap<(FileId, NodeId), Retry>,
+}
+
+impl MemoryWatch {
+    /// The kernel has placed a copy on other nodes.
+    pub(super) fn spilled(&mut self, file: FileId, node: NodeId, now: Instant) {
+        self.spills.entry((file, node)).or_insert_with(Retry::of_spills).refused(now);
+    }
+
+    /// Whether a file may have another attempt on a node.
+    pub(super) fn may_try(&self, file: FileId, node: NodeId, now: Instant) -> bool {
+        let next = self.spills.get(&(file, node)).and_then(Retry::at);
+        next.is_none_or(|at| at <= now)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearside_policy::replication::RECOVERY;
 
     #[test]
     fn waits_double_up_to_a_minute() {
@@ -150,5 +202,22 @@ mod tests {
         assert_eq!(waits[..4], [10, 20, 40, 80]);
         assert_eq!(waits[waits.len() - 2..], [40_960, 60_000]);
         assert_eq!(absent.again(now).wait, LOOKS.1);
+    }
+
+    #[test]
+    fn a_copy_that_the_kernel_placed_elsewhere_waits_twice_as_long_each_time() {
+        let (now, node) = (Instant::now(), NodeId(1));
+        let file = FileId { device: 1, inode: 2 };
+        let mut watch = MemoryWatch::default();
+        assert!(watch.may_try(file, node, now), "it was never placed elsewhere");
+        watch.spilled(file, node, now);
+        assert!(!watch.may_try(file, node, now + RECOVERY / 2));
+        assert!(watch.may_try(file, node, now + RECOVERY));
+        // That attempt had no room: the next one may follow at any time.
+        assert!(watch.may_try(file, node, now + RECOVERY));
+        watch.spilled(file, node, now + RECOVERY);
+        assert!(!watch.may_try(file, node, now + 2 * RECOVERY));
+        assert!(watch.may_try(file, node, now + 3 * RECOVERY));
+        assert!(watch.may_try(file, NodeId(2), now), "another node");
     }
 }

@@ -16,7 +16,9 @@ impl Replicator {
             let id = namespace.id();
             let devices: Vec<_> = self.stores.iter().map(Store::device).collect();
             if let Some(guest) = self.guests.get_mut(&id) {
-                guest.managers.extend(open_process(process));
+                // One that has been killed meanwhile does not execute anything.
+                let Some(handle) = open_process(process) else { continue };
+                guest.managers.insert(process, handle);
                 let mounts = std::mem::take(&mut guest.mounts);
                 let mounts: Vec<_> = mounts.values().map(|it| it.mount.as_fd()).collect();
                 if let Err(error) = self.visitor.unbind(&namespace, &mounts) {
@@ -24,7 +26,7 @@ impl Replicator {
                 }
             } else if id != self.visitor.home() {
                 // A namespace that was made from a domain's does without copies from now on.
-                for mount in crate::census::copies_seen_by(&[process]) {
+                for mount in self.visitor.copies_in(&namespace) {
                     if devices.contains(&mount.device) {
                         let unbound =
                             self.visitor.unbind_at(&namespace, &mount.point, mount.device);
@@ -41,14 +43,14 @@ impl Replicator {
     /// files that are new included.
     pub(super) fn manager_ended(&mut self, namespace: FileId) {
         let Some(guest) = self.guests.get_mut(&namespace) else { return };
-        guest.managers.retain(|manager| !has_ended(manager));
+        guest.managers.retain(|_, manager| !has_ended(manager));
         if guest.managers.is_empty() {
             self.bind_all(namespace);
             let Some(guest) = self.guests.get(&namespace) else { return };
             self.give_names_back(guest);
             if guest.running {
                 // Services that it has started, and processes that could not be stopped before.
-                self.attach_processes(namespace, None, 1);
+                self.attach_all(namespace);
             }
         }
     }
@@ -56,7 +58,8 @@ impl Replicator {
     /// Package managers that have run before the namespace joined.
     pub(super) fn find_managers(guest: &mut Guest, processes: &[u32]) {
         let running = processes.iter().filter(|process| crate::package_managers::is_one(**process));
-        guest.managers.extend(running.filter_map(|process| open_process(*process)));
+        let opened = running.filter_map(|process| Some((*process, open_process(*process)?)));
+        guest.managers.extend(opened);
     }
 }
 

@@ -192,7 +192,8 @@ impl Replicator {
         for (id, needed_bytes) in waiting {
             let all_bytes = bytes.saturating_add(needed_bytes);
             let budget = self.store(node).map_or(0, crate::store::Store::free_bytes);
-            if memory.has_room_for(all_bytes) && all_bytes <= budget {
+            let has_room = memory.has_room_for(all_bytes) && all_bytes <= budget;
+            if has_room && self.watch.may_try(id, node, now) {
                 bytes = all_bytes;
                 self.take(id, Event::Room(node));
             }

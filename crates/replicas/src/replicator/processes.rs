@@ -1,13 +1,16 @@
 //! Running processes: from originals to copies on request, and back before copies go.
 
-use super::{Replicator, file::Guest};
+use super::{
+    Replicator,
+    file::{Guest, Whose, Withdrawn},
+};
 use crate::{
-    census::{Census, copies_seen_by},
+    census::Census,
     exchanger::Exchanged,
     file_id::FileId,
     mountinfo::Mount,
     namespace::Namespace,
-    protocol::{Attached, LeftAlone},
+    protocol::{Attached, LeftAlone, MAX_LEFT_ALONE},
     remap::Exchange,
     store::Copy,
     users::nameless,
@@ -16,6 +19,7 @@ use nearside_linux::escape;
 use nearside_topology::NodeId;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     path::Path,
     time::{Duration, Instant},
 };
@@ -24,28 +28,32 @@ impl Replicator {
     /// Takes copies of a file that are no longer bound in any namespace with a guest out of all
     /// others, and returns the processes that map them to the original. Where the path shows
     /// another copy by now, they get that one.
-    pub(super) fn return_processes(&self, id: FileId, going: &[(NodeId, Copy)]) {
-        let Some(file) = self.files.get(&id) else { return };
-        let path = &file.original.place.path;
+    pub(super) fn return_processes(&self, gone: &mut Withdrawn, whose: Whose) {
+        // Once the path names another file, its mappings of the old one live on.
+        let is_replaced = self.is_replaced_by_another(gone);
+        let Withdrawn { original, place, copies: going, settled, .. } = gone;
+        let (path, original) = (&place.path, *original);
+        let present: Vec<&Copy> =
+            self.files.get(&original).map_or_else(Vec::new, |file| file.copies.values().collect());
         let exchanges = |to| {
             let exchange =
                 |(_, copy): &(NodeId, Copy)| Exchange { path: path.clone(), from: copy.id, to };
             going.iter().map(exchange).collect::<Vec<_>>()
         };
-        // Once the path names another file, its mappings of the old one live on.
-        let is_replaced = self.is_replaced(id);
         let mut strays = BTreeSet::new();
         // Namespaces that have none of the copies that go, each with the copy that it has instead.
         // A later look reads the mounts of others alone.
         let mut others = BTreeMap::<FileId, Option<FileId>>::new();
-        let still = self.exchanger.detach(|census| {
+        let done = self.exchanger.detach(|census| {
             let mut concerned = BTreeMap::<FileId, Vec<u32>>::new();
-            for (namespace, processes) in census.namespaces() {
+            // This helper has copies open itself.
+            let others_than_own = |(it, _): &(FileId, &[u32])| *it != self.visitor.home();
+            for (namespace, processes) in census.namespaces().filter(others_than_own) {
                 let shown = others.get(&namespace).copied().unwrap_or_else(|| {
                     // In a domain, too: it may have bound its folders elsewhere.
-                    let mounts = copies_seen_by(processes);
+                    let mounts = self.copies_in(namespace, processes);
                     let shown = mounts.iter().find_map(|mount| {
-                        let copy = file.copies.values().find(|copy| is_mount_of(mount, copy))?;
+                        let copy = present.iter().find(|copy| is_mount_of(mount, copy))?;
                         Some(copy.id)
                     });
                     match self.clear_stray(namespace, processes, &mounts, going) {
@@ -54,19 +62,28 @@ impl Replicator {
                     }
                     shown
                 });
-                let had_copies = self.guests.contains_key(&namespace)
+                let is_concerned = whose == Whose::All
+                    || self.guests.contains_key(&namespace)
                     || strays.contains(&namespace)
                     || shown.is_some();
-                if had_copies && !is_replaced {
-                    concerned.entry(shown.unwrap_or(id)).or_default().extend(processes);
+                if is_concerned && !is_replaced {
+                    let processes = processes.iter().filter(|it| !settled.contains(it));
+                    concerned.entry(shown.unwrap_or(original)).or_default().extend(processes);
                 }
             }
             concerned.into_iter().map(|(to, processes)| (processes, exchanges(to))).collect()
         });
-        for why in still {
+        for why in done.still {
             let path = escape::text(path);
             log!("{why}: it keeps a copy of {path}");
         }
+        settled.extend(done.settled);
+    }
+
+    /// The copies mounted in a namespace with these processes.
+    fn copies_in(&self, namespace: FileId, processes: &[u32]) -> Vec<Mount> {
+        let namespace = Namespace::with_any(processes, namespace);
+        namespace.map_or_else(Vec::new, |namespace| self.visitor.copies_in(&namespace))
     }
 
     /// Takes copies out of a namespace that has them by itself, such as one that was made from a
@@ -80,7 +97,7 @@ impl Replicator {
     ) -> bool {
         let is_going = |mount: &&Mount| going.iter().any(|(_, copy)| is_mount_of(mount, copy));
         let mounts: Vec<_> = mounts.iter().filter(is_going).collect();
-        if mounts.is_empty() || id == self.visitor.home() {
+        if mounts.is_empty() {
             return false;
         }
         if let Some(namespace) = Namespace::with_any(processes, id) {
@@ -100,13 +117,17 @@ impl Replicator {
         namespace: FileId,
         some: Option<&BTreeSet<u32>>,
         attempts: u32,
-    ) -> Attached {
-        let Some(guest) = self.guests.get(&namespace) else { return Attached::default() };
+    ) -> Result<Attached, String> {
+        let Some(guest) = self.guests.get(&namespace) else { return Ok(Attached::default()) };
         let exchanges = self.exchanges_of(guest);
-        let mut attached = Attached { copies: guest.mounts.len(), ..Attached::default() };
+        let mut attached = Attached {
+            copies: guest.mounts.len(),
+            managers: guest.managers.keys().copied().collect(),
+            ..Attached::default()
+        };
         let mut processes = match exchanges.is_empty() {
             true => vec![],
-            false => Census::take().processes(namespace).to_vec(),
+            false => Census::take().map_err(not_listed)?.processes(namespace).to_vec(),
         };
         processes.retain(|process| some.is_none_or(|some| some.contains(process)));
         for (process, done) in self.exchanger.attach(processes, exchanges, attempts) {
@@ -132,7 +153,17 @@ impl Replicator {
                 guest.retry.refused(Instant::now());
             }
         }
-        attached
+        attached.others_left_alone = attached.left_alone.len().saturating_sub(MAX_LEFT_ALONE);
+        attached.left_alone.truncate(MAX_LEFT_ALONE);
+        Ok(attached)
+    }
+
+    /// The same for all processes of a namespace, by the helper itself. Where processes cannot be
+    /// listed, they keep the originals.
+    pub(super) fn attach_all(&mut self, namespace: FileId) {
+        if let Err(why) = self.attach_processes(namespace, None, 1) {
+            log!("{why}");
+        }
     }
 
     /// The time until running processes are asked again.
@@ -149,7 +180,12 @@ impl Replicator {
             guests.filter_map(|(id, guest)| guest.retry.take_due(now).then_some((*id, guest)));
         let due = due.map(|(id, guest)| (id, guest.left.clone()));
         for (namespace, left) in due.collect::<Vec<_>>() {
-            self.attach_processes(namespace, Some(&left), 1);
+            let attached = self.attach_processes(namespace, Some(&left), 1);
+            if attached.is_err()
+                && let Some(guest) = self.guests.get_mut(&namespace)
+            {
+                guest.retry.refused(now);
+            }
         }
     }
 
@@ -164,7 +200,7 @@ impl Replicator {
             exchanges.push(Exchange { path, from: copy, to: copy });
         }
         // This direction is for processes under seccomp, too.
-        let still = self.exchanger.detach(|census| {
+        let done = self.exchanger.detach(|census| {
             let processes = census.processes(guest.namespace.id()).iter();
             let concerned = processes.filter_map(|process| {
                 let nameless = nameless(*process);
@@ -174,7 +210,7 @@ impl Replicator {
             });
             concerned.collect()
         });
-        for why in still {
+        for why in done.still {
             log!("{why}: its maps do not name its text");
         }
     }
@@ -194,6 +230,11 @@ impl Replicator {
         }
         exchanges
     }
+}
+
+/// The processes of the host cannot be told.
+pub(super) fn not_listed(error: io::Error) -> String {
+    format!("processes cannot be listed: {error}")
 }
 
 fn is_mount_of(mount: &Mount, copy: &Copy) -> bool {

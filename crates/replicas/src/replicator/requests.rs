@@ -3,13 +3,14 @@
 use super::{
     Replicator,
     connection::Asked,
-    effects::unbind,
+    effects::{TOO_MANY_OPEN, leaves_descriptors, unbind},
     events::open_process,
     file::{Absent, Guest, Replicated, Wish, state_name},
+    processes::not_listed,
     retry::Retry,
 };
 use crate::{
-    census::{Census, copies_seen_by},
+    census::Census,
     error::Error,
     file_id::FileId,
     namespace::Namespace,
@@ -52,6 +53,9 @@ impl Replicator {
         match asked.request {
             Request::Add { place, nodes, ratio, automatic } => {
                 let Some(file) = asked.file else { return refused("the request has no file") };
+                if !leaves_descriptors(&file) {
+                    return refused(TOO_MANY_OPEN);
+                }
                 let cpus: NodeSet = self.topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
                 let nodes = nodes.unwrap_or_else(|| cpus.clone());
                 if !nodes.is_subset(&cpus) {
@@ -88,7 +92,10 @@ impl Replicator {
                 match self.join(process, node, future_root, true) {
                     Ok(namespace) => {
                         self.bind_all(namespace);
-                        Answer::Attached(self.attach_processes(namespace, None, ATTEMPTS))
+                        match self.attach_processes(namespace, None, ATTEMPTS) {
+                            Ok(attached) => Answer::Attached(attached),
+                            Err(why) => Answer::Refused { why },
+                        }
                     }
                     Err(why) => Answer::Refused { why },
                 }
@@ -131,17 +138,19 @@ impl Replicator {
             return Answer::Refused { why: "no node has memory for a copy".into() };
         }
         self.follow(id, &wish.place);
-        if let Some(known) = self.files.get_mut(&id) {
+        if let Some(known) = self.files.get(&id) {
             if wish.automatic && !known.wish.automatic {
                 return Answer::Refused { why: OPERATORS.into() };
             }
-            // A second name of it has no copies.
-            let place = known.original.place.clone();
-            let is_second = place != wish.place;
-            (known.wish, known.serving) = (Wish { place, ..wish }, serving);
-            if !is_second {
-                let place = known.wish.place.clone();
-                self.forget_absent(&place);
+            if known.original.place != wish.place {
+                let first = escape::text(known.original.place.on_host());
+                let why =
+                    format!("it is another name of {first}, and a file has copies by one name");
+                return Answer::Refused { why };
+            }
+            self.forget_absent(&wish.place);
+            if let Some(known) = self.files.get_mut(&id) {
+                (known.wish, known.serving) = (wish, serving);
             }
         } else {
             let watch = match self.watch(&original.file, OF_FILES) {
@@ -210,7 +219,7 @@ impl Replicator {
         let id = original.id;
         // A barred one has no copies, as `status` shows. An empty one waits for its content.
         let _ = self.add_original(original, wish.clone());
-        self.files.contains_key(&id)
+        self.files.get(&id).is_some_and(|file| file.original.place == wish.place)
     }
 
     /// Watches a file. The kernel has one watch for all that is watched of it.
@@ -236,6 +245,10 @@ impl Replicator {
             return Err(format!("there is no node {node}: this machine has {}", known.named()));
         }
         let handle = open_process(process).ok_or_else(|| format!("process {process} has ended"))?;
+        if !leaves_descriptors(&handle) {
+            return Err(TOO_MANY_OPEN.into());
+        }
+        let census = Census::take().map_err(not_listed)?;
         let namespace = Namespace::of(process).map_err(|error| error.to_string())?;
         let host = Namespace::of(1).map(|host| host.id());
         if host.is_ok_and(|host| host == namespace.id()) {
@@ -256,7 +269,7 @@ impl Replicator {
             running,
             left: BTreeSet::new(),
             retry: Retry::of_processes(),
-            managers: Vec::new(),
+            managers: BTreeMap::new(),
             mounts: BTreeMap::new(),
         };
         if let Some(managers) = &self.managers {
@@ -271,23 +284,23 @@ impl Replicator {
             unbound.map_err(|error| error.to_string())?;
         }
         if !self.guests.contains_key(&id) {
-            self.clear_others(&guest, process);
+            self.clear_others(&guest);
         }
         if let Some(former) = self.guests.remove(&id).filter(|former| former.node == node) {
             guest.running |= former.running;
             (guest.managers, guest.mounts) = (former.managers, former.mounts);
             (guest.left, guest.retry) = (former.left, former.retry);
         }
-        Self::find_managers(&mut guest, Census::take().processes(id));
+        Self::find_managers(&mut guest, census.processes(id));
         self.guests.insert(id, guest);
         Ok(id)
     }
 
     /// Takes the copies of other nodes out of a namespace that has them since it was made from a
     /// domain's. They would be in the way of its own.
-    fn clear_others(&self, guest: &Guest, process: u32) {
+    fn clear_others(&self, guest: &Guest) {
         let own = self.store(guest.node).map(Store::device);
-        let mounts = copies_seen_by(&[process]);
+        let mounts = self.visitor.copies_in(&guest.namespace);
         for mount in mounts.iter().filter(|mount| Some(mount.device) != own) {
             let unbound = self.visitor.unbind_at(&guest.namespace, &mount.point, mount.device);
             if let Err(error) = unbound {

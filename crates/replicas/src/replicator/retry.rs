@@ -1,5 +1,6 @@
 //! The time of the next attempt, after others have kept one from success.
 
+use nearside_policy::replication::RECOVERY;
 use std::time::{Duration, Instant};
 
 /// The next attempt. Each wait is twice as long as the one before.
@@ -27,6 +28,12 @@ impl Retry {
     /// so there are eight of them.
     pub(super) fn of_processes() -> Self {
         Self::between(Duration::from_millis(250), Duration::from_secs(32), true)
+    }
+
+    /// For copies that the kernel placed on other nodes although theirs seemed to have room. An
+    /// attempt copies the whole file.
+    pub(super) fn of_spills() -> Self {
+        Self::between(RECOVERY, Duration::from_secs(3600), false)
     }
 
     fn between(first: Duration, longest: Duration, ends: bool) -> Self {

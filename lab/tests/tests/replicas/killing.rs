@@ -7,6 +7,7 @@ use super::{
 use nearside_lab::{await_that, daemon::Daemon, json, run, words};
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -16,6 +17,35 @@ use std::{
 #[test]
 fn files_open_run_and_can_be_written_after_six_kills() {
     kill_often(6);
+}
+
+/// The copies have left the namespace of a package manager, and what runs there keeps them mapped.
+#[test]
+fn a_kill_while_a_package_manager_runs_leaves_no_process_on_a_copy() {
+    let path = plugin("killed-upgrade.so");
+    let mut replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("killed-upgrade", 1);
+    domain.exec(&format!(
+        "import mmap, os, subprocess\nfile = open('{path}', 'rb', 0)\n\
+         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)"
+    ));
+    let original = fs::metadata(&path).unwrap().dev().to_string();
+    let shown = format!("os.stat('{path}').st_dev");
+    assert_ne!(domain.eval(&shown), original);
+    // It reads its input to the end.
+    domain.exec("dpkg = subprocess.Popen(['dpkg', '--set-selections'], stdin=subprocess.PIPE)");
+    await_that("the copy has left", || domain.eval(&shown) == original);
+    assert_ne!(domain.eval("os.fstat(file.fileno()).st_dev"), original);
+    replicator.kill();
+    fs::write(&path, "000001").unwrap();
+    replicator.succeed();
+    assert_eq!(
+        domain.eval("(mapped[:6], os.pread(file.fileno(), 6, 0))"),
+        "(b'000001', b'000001')"
+    );
+    domain.exec("dpkg.stdin.close()\ndpkg.wait()");
+    replicator.stop();
 }
 
 /// Numbers that look random and are the same in each run (xorshift).

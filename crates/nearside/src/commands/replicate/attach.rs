@@ -91,6 +91,8 @@ fn all(asked: Vec<(u32, Result<Attached, String>)>) -> Result<Attached, String> 
                 all.bytes += one.bytes;
                 all.stopped_us = all.stopped_us.max(one.stopped_us);
                 all.left_alone.extend(one.left_alone);
+                all.others_left_alone += one.others_left_alone;
+                all.managers.extend(one.managers);
             }
             Err(why) => {
                 refused = refused.or_else(|| Some(why.clone()));
@@ -161,13 +163,32 @@ mod tests {
     #[test]
     fn outcomes_of_several_namespaces_are_one() {
         let attached = |processes, stopped_us| {
-            Ok(Attached { copies: 3, processes, bytes: 10, stopped_us, left_alone: vec![] })
+            let managers = vec![processes as u32];
+            let (bytes, others_left_alone) = (10, 1);
+            let left_alone = vec![];
+            Ok(Attached {
+                copies: 3,
+                processes,
+                bytes,
+                stopped_us,
+                left_alone,
+                others_left_alone,
+                managers,
+            })
         };
         let refused = || Err("it has ended".to_owned());
         let left = LeftAlone { process: 3, why: "it has ended".into(), again: false };
         assert_eq!(
             all(vec![(1, attached(2, 50)), (2, attached(1, 70)), (3, refused())]).unwrap(),
-            Attached { copies: 3, processes: 3, bytes: 20, stopped_us: 70, left_alone: vec![left] }
+            Attached {
+                copies: 3,
+                processes: 3,
+                bytes: 20,
+                stopped_us: 70,
+                left_alone: vec![left],
+                others_left_alone: 2,
+                managers: vec![2, 1],
+            }
         );
         assert_eq!(all(vec![(3, refused())]).unwrap_err(), "it has ended");
     }

@@ -47,6 +47,8 @@ pub(crate) struct Seen {
 /// Why copies may not follow their files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
+    /// None runs.
+    Absent,
     /// The last replicator left its socket behind. One that ends in order does not.
     Killed,
     /// The replicator does not answer.
@@ -62,6 +64,9 @@ impl Seen {
                 if source.kind() == ErrorKind::ConnectionRefused =>
             {
                 Some(Trouble::Killed)
+            }
+            Err(Error::NoHelper { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Some(Trouble::Absent)
             }
             Err(Error::NoAnswer { .. }) => Some(Trouble::Silent),
             _ => None,

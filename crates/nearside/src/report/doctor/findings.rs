@@ -416,7 +416,15 @@ fn text(facts: &Facts, copies: &Seen) -> Finding {
                 .so("who writes to a file with copies waits for up to fs.lease-break-time")
                 .advice("look whether it is stopped (systemctl status nearside-replicator)");
         }
-        None => {}
+        Some(Trouble::Absent) if facts.memory_nodes.len() > 1 => {
+            found += "; no replicator runs";
+            follows = follows.or(Some(
+                "text that several homes execute lies on one of them; with the replicator \
+                 (systemctl start nearside-replicator) each can have a copy"
+                    .into(),
+            ));
+        }
+        Some(Trouble::Absent) | None => {}
     }
     let finding = Finding::ok(TOPIC, found);
     match follows {
