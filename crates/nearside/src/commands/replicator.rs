@@ -16,7 +16,9 @@ use std::path::PathBuf;
 /// This is the helper of `nearside replicate`, with the privileges that the daemon does not have:
 /// CAP_SYS_ADMIN for mounts, CAP_LEASE for leases on files. systemd starts it as
 /// nearside-replicator.service. When it ends, all copies go, and programs use the original files
-/// again. One whose file was replaced meanwhile runs from the former text to its end.
+/// again. One whose file was replaced meanwhile runs from the former text to its end. After a
+/// crash, programs keep the copies they have, also of files that are written from then on, until
+/// it runs again: the service starts it after two seconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +31,7 @@ Exit codes:
   2  invalid command line")]
 pub(crate) struct Args {
     /// The most memory for copies on each node [default: a twentieth of the node's memory]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_budget)]
     budget: Option<u64>,
 
     /// Its folder, with the socket of `nearside replicate`
@@ -44,6 +46,17 @@ pub(crate) struct ExchangeArgs {}
 
 pub(crate) fn exchange() -> Outcome {
     exchanger::serve().map_err(Failure::could_not)
+}
+
+/// A tmpfs of no bytes would have no limit.
+fn parse_budget(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => {
+            Err("expected at least one byte: without copies there is no need of a replicator"
+                .into())
+        }
+        bytes => Ok(bytes),
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -66,4 +79,16 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     };
     replicator.run(ready).map_err(Failure::could_not)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_a_size_of_one_byte_at_least() {
+        assert_eq!(parse_budget("256M"), Ok(256 << 20));
+        assert!(parse_budget("0").unwrap_err().starts_with("expected at least one byte"));
+        assert!(parse_budget("banana").is_err());
+    }
 }

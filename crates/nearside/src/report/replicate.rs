@@ -119,7 +119,7 @@ pub(crate) fn attached_text(attached: &Attached) -> String {
     let files = files_with_copies(attached.copies);
     let mut text = match attached.processes {
         0 if attached.left_alone.is_empty() && attached.copies > 0 => {
-            format!("{files}, and no process there maps another version of one\n")
+            format!("{files}; no process there maps text of an original\n")
         }
         0 => format!("{files}; no process was changed\n"),
         number => format!(
@@ -263,7 +263,7 @@ mod tests {
         insta::assert_snapshot!(attached_text(&some));
         insta::assert_snapshot!("attached_none", attached_text(&Attached::default()));
         let bound = attached_text(&Attached { copies: 1, ..Attached::default() });
-        assert!(bound.ends_with(", and no process there maps another version of one\n"), "{bound}");
+        assert!(bound.ends_with("; no process there maps text of an original\n"), "{bound}");
         let all_left = Attached { copies: 1, left_alone: some.left_alone, ..Attached::default() };
         let more = Attached { others_left_alone: 5, managers: vec![12], ..Attached::default() };
         assert!(attached_text(&more).ends_with(

@@ -12,6 +12,7 @@ use nearside_replicas::{
     protocol::{Answer, Attached, LeftAlone, Request},
 };
 use nearside_topology::NodeId;
+use rustix::process::geteuid;
 use std::{collections::BTreeMap, fs};
 
 /// Let running processes use copies
@@ -117,6 +118,9 @@ fn of_domain(name: &str) -> Result<(Vec<u32>, Result<NodeId, String>), Failure> 
     let all = all.filter_map(|process| Some((namespace(process)?, process)));
     let processes = one_of_each(all, namespace(1).as_ref());
     match processes.is_empty() {
+        true if !geteuid().is_root() => {
+            Err(Failure::could_not("not permitted to look at its processes: this needs root"))
+        }
         true => Err(Failure::could_not(format_args!("{name} has no process"))),
         false => Ok((processes, home_of_domain(&record))),
     }
