@@ -7,7 +7,8 @@
 # bound and keep the process's CPUs.
 #
 # Consequence: CPU affinity (taskset, numactl --physcpubind, CPUAffinity= of systemd) does not keep
-# inference on its CPUs or on its node; a cpuset does. Set the number of threads, or use a cpuset.
+# inference on its CPUs or on its node. Set the number of threads, or use a cpuset, which the kernel
+# holds against such calls (cpuset(7); not tried here).
 # shellcheck source=findings/lib.sh
 . "$(dirname "$0")/lib.sh"
 python3 -m venv "$here/venv"

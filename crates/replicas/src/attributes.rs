@@ -1,5 +1,6 @@
 //! Attributes that a copy takes over from its original.
 
+use crate::file_id::Identity;
 use nearside_policy::replication::Bar;
 use rustix::{
     fs::{
@@ -20,12 +21,12 @@ use std::{
 /// (`XATTR_LIST_MAX` of `include/uapi/linux/limits.h`).
 const MAX_BYTES: usize = 65_536;
 
-/// The longest path (`PATH_MAX`).
-const MAX_PATH_BYTES: usize = 4096;
+/// Room for the longest path (`PATH_MAX`), and for an identity in front of it.
+const MAX_NOTE_BYTES: usize = 4096 + 256;
 
-/// The attribute of a copy that names its path. Mounts do not tell it of a copy that processes map
-/// after its mount has gone. Only processes with `CAP_SYS_ADMIN` see and change it (xattr(7)).
-const PATH: &CStr = c"trusted.nearside.path";
+/// The attribute of a copy that names its original. Mounts do not tell it of a copy that processes
+/// map after its mount has gone. Only processes with `CAP_SYS_ADMIN` see and change it (xattr(7)).
+const ORIGINAL: &CStr = c"trusted.nearside.original";
 
 /// Why attributes could not be copied.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ pub(crate) fn copy(original: &File, copy: &File) -> Result<(), Failure> {
         fchmod(copy, Mode::from_raw_mode(stat.st_mode))?;
     }
     let names = attribute_names(original)?;
-    let is_own = |name: &&CString| name.as_c_str() != PATH && !names.contains(name);
+    let is_own = |name: &&CString| name.as_c_str() != ORIGINAL && !names.contains(name);
     for name in attribute_names(copy)?.iter().filter(is_own) {
         fremovexattr(copy, name.as_c_str())?;
     }
@@ -87,26 +88,30 @@ pub(crate) fn copy(original: &File, copy: &File) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Notes the path under which namespaces see a copy.
-///
-/// Where a tmpfs has no extended attributes (`CONFIG_TMPFS_XATTR`) nothing is noted.
+/// Notes which file a copy is of, and the path under which namespaces see it. Where a tmpfs has no
+/// extended attributes (`CONFIG_TMPFS_XATTR`) nothing is noted.
 ///
 /// # Errors
 /// For want of memory.
-pub(crate) fn note_path(copy: &File, path: &Path) -> io::Result<()> {
-    match fsetxattr(copy, PATH, path.as_os_str().as_bytes(), XattrFlags::empty()) {
+pub(crate) fn note_original(copy: &File, original: Identity, path: &Path) -> io::Result<()> {
+    let mut value = serde_json::to_vec(&original).map_err(io::Error::other)?;
+    value.push(b'\n');
+    value.extend(path.as_os_str().as_bytes());
+    match fsetxattr(copy, ORIGINAL, &value, XattrFlags::empty()) {
         Ok(()) | Err(Errno::NOTSUP) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The path that was noted, if the file at `place` is a copy. A link of `/proc` leads to a file
+/// The noted file and path, if the file at `place` is a copy. A link of `/proc` leads to a file
 /// without opening it.
-pub(crate) fn noted_path(place: &Path) -> Option<PathBuf> {
-    let mut path = vec![0; MAX_PATH_BYTES];
-    let length = getxattr(place, PATH, path.as_mut_slice()).ok()?;
-    path.truncate(length);
-    Some(OsString::from_vec(path).into())
+pub(crate) fn noted_original(place: &Path) -> Option<(Identity, PathBuf)> {
+    let mut value = vec![0; MAX_NOTE_BYTES];
+    let length = getxattr(place, ORIGINAL, value.as_mut_slice()).ok()?;
+    value.truncate(length);
+    let end = value.iter().position(|byte| *byte == b'\n')?;
+    let path = OsString::from_vec(value.split_off(end + 1));
+    Some((serde_json::from_slice(&value).ok()?, path.into()))
 }
 
 /// The names of a file's extended attributes.

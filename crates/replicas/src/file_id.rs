@@ -42,6 +42,30 @@ impl FileId {
     }
 }
 
+/// The identity of a file also after it has gone: another one may get its inode, at another time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) id: FileId,
+    /// When the file was made, in nanoseconds since 1970; none if its file system does not tell.
+    pub(crate) made_ns: Option<i64>,
+}
+
+impl Identity {
+    /// The file that an open descriptor refers to.
+    ///
+    /// # Errors
+    /// Those of `statx(2)`.
+    pub(crate) fn of(file: impl AsFd) -> io::Result<Self> {
+        let id = FileId::of(&file)?;
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = statx(file, "", flags, StatxFlags::BTIME)?;
+        let is_told = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let made = stat.stx_btime;
+        let made_ns = || made.tv_sec.checked_mul(1_000_000_000)?.checked_add(made.tv_nsec.into());
+        Ok(Self { id, made_ns: is_told.then(made_ns).flatten() })
+    }
+}
+
 impl From<&Stat> for FileId {
     fn from(stat: &Stat) -> Self {
         // The types of the fields differ between architectures.

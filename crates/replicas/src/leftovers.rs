@@ -2,11 +2,11 @@
 //! anything else happens.
 
 use crate::{
-    attributes::noted_path,
+    attributes::noted_original,
     census::Census,
     error::{Error, IoContext},
     exchanger::Exchanger,
-    file_id::FileId,
+    file_id::{FileId, Identity},
     namespace::{Namespace, Visitor},
     remap::Exchange,
     store::Store,
@@ -69,7 +69,14 @@ pub(crate) fn clear(
     let devices = noted(folder);
     if !devices.is_empty() {
         for (id, processes) in others() {
-            gone.entry(id).or_default().extend(in_use(processes, &devices));
+            let Some(namespace) = Namespace::with_any(processes, id) else { continue };
+            for (original, path, copy) in in_use(processes, &devices) {
+                // The text of a file that was replaced lives on.
+                let is_there = visitor.identity_at(&namespace, &path) == Some(original);
+                if is_there && original.made_ns.is_some() {
+                    gone.entry(id).or_default().insert((path, copy));
+                }
+            }
         }
     }
     let mut left = BTreeMap::new();
@@ -96,11 +103,14 @@ fn noted(folder: &Folder) -> BTreeSet<u64> {
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
-/// The copies that processes use, each with its path. Some have no mount any more: the helper was
-/// killed amid a collapse, or while a package manager ran in their namespace.
-fn in_use(processes: &[u32], devices: &BTreeSet<u64>) -> BTreeSet<(PathBuf, FileId)> {
+/// The copies that processes use, each with its original and path. Some have no mount any more: the
+/// helper was killed amid a collapse, or while a package manager ran in their namespace.
+fn in_use(processes: &[u32], devices: &BTreeSet<u64>) -> BTreeSet<(Identity, PathBuf, FileId)> {
     let used = processes.iter().flat_map(|process| used_at(*process, devices));
-    used.filter_map(|(copy, link)| Some((noted_path(&link)?, copy))).collect()
+    let noted = |(copy, link): (FileId, PathBuf)| {
+        noted_original(&link).map(|(original, path)| (original, path, copy))
+    };
+    used.filter_map(noted).collect()
 }
 
 /// `left` has the exchanges by namespace.

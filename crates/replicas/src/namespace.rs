@@ -7,7 +7,7 @@
 use crate::{
     census::copies,
     error::{Error, IoContext},
-    file_id::FileId,
+    file_id::{FileId, Identity},
     file_system::host_root,
     mountinfo::{Mount, mounts, read_at},
     sys,
@@ -272,6 +272,12 @@ impl Visitor {
     ) -> Result<Option<FileId>, Error> {
         let found = self.open_in(namespace, path)?;
         Ok(found.and_then(|file| FileId::of(&file).ok()))
+    }
+
+    /// The file at a path of a namespace, without links; none if there is none, or if the namespace
+    /// cannot be entered.
+    pub(crate) fn identity_at(&self, namespace: &Namespace, path: &Path) -> Option<Identity> {
+        Identity::of(self.open_in(namespace, path).ok()??).ok()
     }
 
     /// A path of a namespace without links, not open for reading; none if there is none.

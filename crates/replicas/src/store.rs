@@ -3,7 +3,7 @@
 use crate::{
     attributes,
     error::{Error, IoContext},
-    file_id::FileId,
+    file_id::{FileId, Identity},
     original::Original,
     remains::Remains,
     sys,
@@ -188,7 +188,7 @@ impl Store {
         Ok(u8::try_from(local * 100 / all.max(1)).unwrap_or(100))
     }
 
-    /// Gives a copy the present attributes of its original, and notes its path.
+    /// Gives a copy the present attributes of its original, and notes which one that is.
     ///
     /// # Errors
     /// If it cannot have them.
@@ -202,7 +202,9 @@ impl Store {
             attributes::Failure::Barred(bar) => Error::Refused(bar.to_string()),
             attributes::Failure::Io(source) => Error::Call { what: doing(), source },
         })?;
-        attributes::note_path(&copy, &original.place.path).doing(|| "noting its path".into())
+        let noted = Identity::of(&original.file)
+            .and_then(|it| attributes::note_original(&copy, it, &original.place.path));
+        noted.doing(|| "noting the original of a copy".into())
     }
 
     /// The rest of its budget, in bytes.

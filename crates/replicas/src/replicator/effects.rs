@@ -231,6 +231,7 @@ impl Replicator {
 
     /// Takes the copy of one node, or of all, out of use, and removes it.
     fn withdraw(&mut self, id: FileId, node: Option<NodeId>) {
+        let is_replaced = self.is_replaced(id);
         let Some(file) = self.files.get_mut(&id) else { return };
         let concerned = |it: NodeId| node.is_none_or(|node| node == it);
         file.jobs.retain(|node, cancelled| {
@@ -251,6 +252,7 @@ impl Replicator {
             return;
         }
         let mut withdrawn = Withdrawn::of(file, going, Instant::now());
+        withdrawn.is_replaced = is_replaced;
         self.return_processes(&mut withdrawn, Whose::WithCopies);
         for (node, copy) in &withdrawn.copies {
             let remains = self.store(*node).and_then(|store| store.retire(copy));

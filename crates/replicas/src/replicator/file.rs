@@ -2,7 +2,7 @@
 
 use super::retry::Retry;
 use crate::{
-    file_id::FileId,
+    file_id::{FileId, Identity},
     namespace::Namespace,
     original::{Original, Place},
     store::Copy,
@@ -125,7 +125,13 @@ pub(super) struct Withdrawn {
     /// The file, and its place.
     pub(super) original: FileId,
     pub(super) place: Place,
+    /// None if it could not be told.
+    pub(super) identity: Option<Identity>,
+    /// Whether the place named another file by then. What processes map of the former one lives on.
+    pub(super) is_replaced: bool,
     pub(super) copies: Vec<(NodeId, Copy)>,
+    /// Namespaces without a guest that had one of the copies.
+    pub(super) strays: BTreeSet<FileId>,
     /// The processes that have used them. They go on with the original, or keep what they map.
     pub(super) settled: BTreeSet<u32>,
     /// Looks for late users so far, and the next one.
@@ -138,7 +144,10 @@ impl Withdrawn {
         Self {
             original: file.original.id,
             place: file.original.place.clone(),
+            identity: Identity::of(&file.original.file).ok(),
+            is_replaced: false,
             copies,
+            strays: BTreeSet::new(),
             settled: BTreeSet::new(),
             looks: 0,
             next_look: now,

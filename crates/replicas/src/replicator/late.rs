@@ -9,7 +9,10 @@ use super::{
     Replicator,
     file::{Whose, Withdrawn},
 };
-use crate::{file_id::FileId, users::Use};
+use crate::{
+    file_id::{FileId, Identity},
+    users::Use,
+};
 use nearside_linux::escape;
 use std::{
     collections::BTreeSet,
@@ -26,6 +29,9 @@ const LOOKS: [(Whose, Duration); 2] =
 impl Replicator {
     /// Looks for users of copies again, later.
     pub(super) fn look_late(&mut self, withdrawn: Withdrawn) {
+        if withdrawn.is_replaced {
+            return;
+        }
         self.late.push(Withdrawn { next_look: Instant::now() + LOOKS[0].1, ..withdrawn });
     }
 
@@ -41,10 +47,13 @@ impl Replicator {
         let now = Instant::now();
         let Some(due) = self.late.iter().position(|late| late.next_look <= now) else { return };
         let mut late = self.late.swap_remove(due);
+        if self.is_replaced_since(&late) {
+            return;
+        }
         let whose = LOOKS[late.looks].0;
         self.return_processes(&mut late, whose);
         let held = self.held_of(&late);
-        if held.is_empty() || self.is_replaced_by_another(&late) {
+        if held.is_empty() {
             return;
         }
         if is_explained(&held, late.settled.iter().copied()) {
@@ -68,18 +77,22 @@ impl Replicator {
     /// Makes the looks that are left, at the end.
     pub(super) fn look_for_last_users(&mut self) {
         for mut late in mem::take(&mut self.late) {
+            if self.is_replaced_since(&late) {
+                continue;
+            }
             self.return_processes(&mut late, Whose::WithCopies);
+            let held = self.held_of(&late);
+            if !is_explained(&held, late.settled.iter().copied()) {
+                self.return_processes(&mut late, Whose::All);
+            }
         }
     }
 
-    /// Whether the place of a file names another one, or none. What processes map of the former one
-    /// lives on then.
-    pub(super) fn is_replaced_by_another(&self, gone: &Withdrawn) -> bool {
-        if self.files.contains_key(&gone.original) {
-            return self.is_replaced(gone.original);
-        }
-        let there = self.visitor.file_on_host(&gone.place.on_host());
-        !there.is_ok_and(|there| there == Some(gone.original))
+    /// Whether the place of a file names another one by now, which may have got its inode, or none.
+    fn is_replaced_since(&self, gone: &Withdrawn) -> bool {
+        let there = self.visitor.open_on_host(&gone.place.on_host());
+        let there = there.and_then(|file| Identity::of(file).ok());
+        there.is_none() || there != gone.identity
     }
 
     /// Those copies that any process still has.

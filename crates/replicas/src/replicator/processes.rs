@@ -29,9 +29,8 @@ impl Replicator {
     /// others, and returns the processes that map them to the original. Where the path shows
     /// another copy by now, they get that one.
     pub(super) fn return_processes(&self, gone: &mut Withdrawn, whose: Whose) {
-        // Once the path names another file, its mappings of the old one live on.
-        let is_replaced = self.is_replaced_by_another(gone);
-        let Withdrawn { original, place, copies: going, settled, .. } = gone;
+        let is_replaced = gone.is_replaced;
+        let Withdrawn { original, place, copies: going, settled, strays, .. } = gone;
         let (path, original) = (&place.path, *original);
         let present: Vec<&Copy> =
             self.files.get(&original).map_or_else(Vec::new, |file| file.copies.values().collect());
@@ -40,7 +39,6 @@ impl Replicator {
                 |(_, copy): &(NodeId, Copy)| Exchange { path: path.clone(), from: copy.id, to };
             going.iter().map(exchange).collect::<Vec<_>>()
         };
-        let mut strays = BTreeSet::new();
         // Namespaces that have none of the copies that go, each with the copy that it has instead.
         // A later look reads the mounts of others alone.
         let mut others = BTreeMap::<FileId, Option<FileId>>::new();

@@ -48,6 +48,31 @@ fn a_kill_while_a_package_manager_runs_leaves_no_process_on_a_copy() {
     replicator.stop();
 }
 
+/// A process that runs from a copy of a file that was renamed over goes on with the former text.
+#[test]
+fn a_kill_after_a_file_was_replaced_leaves_those_who_use_the_former_one_alone() {
+    let path = plugin("killed-replaced.so");
+    let mut replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("killed-replaced", 1);
+    domain.exec(&format!(
+        "import mmap, os\nfile = open('{path}', 'rb', 0)\n\
+         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\nformer = mapped[:]"
+    ));
+    let original = fs::metadata(&path).unwrap().dev().to_string();
+    assert_ne!(domain.eval("os.fstat(file.fileno()).st_dev"), original);
+    let new = format!("{path}.new");
+    fs::write(&new, [7; 1 << 16]).unwrap();
+    fs::rename(&new, &path).unwrap();
+    await_state(&path, "replicated");
+    assert_eq!(domain.eval("mapped[:] == former"), "True");
+    replicator.kill();
+    replicator.succeed();
+    assert_eq!(domain.eval("mapped[:] == former"), "True");
+    assert_eq!(domain.eval(&format!("open('{path}', 'rb').read(1)")), r"b'\x07'");
+    replicator.stop();
+}
+
 /// Numbers that look random and are the same in each run (xorshift).
 pub(crate) struct Random(pub(crate) u64);
 
