@@ -37,7 +37,7 @@ pub(crate) fn note(folder: &Folder, stores: &[Store]) -> Result<(), Error> {
 
 /// To be called when no copy is in use any more.
 pub(crate) fn forget(folder: &Folder) {
-    // What is left has the next helper look in vain.
+    // If the file stays, the next helper looks for copies and finds none.
     let _ = folder.remove(STORES);
 }
 
