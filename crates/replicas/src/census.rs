@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, fs, io, path::PathBuf};
 /// One look at all processes.
 #[derive(Debug, Default)]
 pub(crate) struct Census {
+    processes: BTreeMap<u32, FileId>,
     namespaces: BTreeMap<FileId, Vec<u32>>,
 }
 
@@ -19,14 +20,25 @@ impl Census {
     /// # Errors
     /// If it cannot be read, for want of descriptors or memory.
     pub(crate) fn take() -> io::Result<Self> {
-        let mut namespaces: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
+        Self::default().again()
+    }
+
+    /// The same shortly after this look. Processes that were in it count as where they were, which
+    /// saves most of the time.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn again(&self) -> io::Result<Self> {
+        let mut census = Self::default();
         let entries = fs::read_dir("/proc")?;
         for process in entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok()) {
-            if let Some(namespace) = namespace_of(process) {
-                namespaces.entry(namespace).or_default().push(process);
+            let known = self.processes.get(&process).copied();
+            if let Some(namespace) = known.or_else(|| namespace_of(process)) {
+                census.processes.insert(process, namespace);
+                census.namespaces.entry(namespace).or_default().push(process);
             }
         }
-        Ok(Self { namespaces })
+        Ok(census)
     }
 
     /// Each namespace and its processes.
@@ -85,5 +97,21 @@ mod tests {
     fn this_process_is_in_its_namespace() {
         let own = FileId::at("/proc/self/ns/mnt".as_ref()).unwrap();
         assert!(Census::take().unwrap().processes(own).contains(&std::process::id()));
+    }
+
+    #[test]
+    fn another_look_finds_new_processes_and_keeps_the_namespace_of_the_others() {
+        let elsewhere = FileId { device: 1, inode: 2 };
+        let own = FileId::at("/proc/self/ns/mnt".as_ref()).unwrap();
+        let mut before = Census::default();
+        // Number 0 is no process's.
+        before.processes.extend([(std::process::id(), elsewhere), (0, elsewhere)]);
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let census = before.again().unwrap();
+        assert_eq!(census.processes(elsewhere), [std::process::id()]);
+        assert!(census.processes(own).contains(&child.id()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 }

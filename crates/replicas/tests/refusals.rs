@@ -50,16 +50,17 @@ fn maps(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/maps")).unwrap()
 }
 
+fn child_of(pid: i32) -> i32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.trim().parse().unwrap()
+}
+
 #[test]
 fn states_that_make_an_exchange_unsafe_are_refused() {
     if !is_root() {
         return;
     }
     let stage = Stage::new();
-    let child_of = |pid: i32| -> i32 {
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        children.trim().parse().unwrap()
-    };
     for state in ["seccomp", "vfork", "clone-vm", "personality"] {
         let victim = stage.start("odd", &[state]);
         let exchanges = victim.mount(&stage, &stage.files("odd"));
@@ -81,19 +82,15 @@ fn states_that_make_an_exchange_unsafe_are_refused() {
     }
 }
 
-#[test]
-fn detaching_suspends_a_seccomp_filter_that_kills() {
-    if !is_root() {
-        return;
-    }
-    let stage = Stage::new();
+/// A process in some state that runs from replicas whose mounts have gone, and its way back.
+fn started_from_replicas(stage: &Stage, state: &str) -> (Victim, Vec<Exchange>) {
     let files = stage.files("odd");
     let mut script = String::new();
     for file in &files {
         let replica = stage.replica(file);
         script += &format!("mount --bind {} {}; ", replica.display(), file.display());
     }
-    script += &format!("exec {} seccomp", files[0].display());
+    script += &format!("exec {} {state}", files[0].display());
     let victim = Victim::start("sh", &["-c", &script]);
     let attached: Vec<Exchange> = files
         .iter()
@@ -103,8 +100,41 @@ fn detaching_suspends_a_seccomp_filter_that_kills() {
             to: FileId::at(&stage.replica(file)).unwrap(),
         })
         .collect();
-    assert_eq!(victim.status("Seccomp"), "2");
     let exchanges = victim.unmount(&attached);
+    (victim, exchanges)
+}
+
+#[test]
+fn a_process_that_shares_its_memory_keeps_its_replica_and_goes_on() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    for state in ["vfork", "clone-vm"] {
+        let (victim, exchanges) = started_from_replicas(&stage, state);
+        let child = child_of(victim.pid());
+        let before = maps(victim.pid());
+        let expected = match state {
+            "vfork" => Refusal::Vfork { child },
+            _ => Refusal::SharesMemory { with: child },
+        };
+        assert_eq!(why(detach(&victim.process(), &exchanges)), expected);
+        let with = victim.pid();
+        let of_child = detach(&Process::open(child).unwrap(), &exchanges);
+        assert_eq!(why(of_child), Refusal::SharesMemory { with });
+        assert_eq!(maps(victim.pid()), before);
+        assert_eq!(victim.finish().0, Some(0));
+    }
+}
+
+#[test]
+fn detaching_suspends_a_seccomp_filter_that_kills() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let (victim, exchanges) = started_from_replicas(&stage, "seccomp");
+    assert_eq!(victim.status("Seccomp"), "2");
     let report = detach(&victim.process(), &exchanges).unwrap();
     assert!(report.changed.len() >= 6, "{report:?}");
     assert_eq!(victim.status("Seccomp"), "2", "the filter is in force again");

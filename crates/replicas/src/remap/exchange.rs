@@ -15,15 +15,23 @@ use crate::sys;
 use std::{collections::BTreeMap, io, ops::Range, os::unix::ffi::OsStrExt, path::Path};
 
 /// Exchanges files. The caller may have read `segments` before. If the process executes another
-/// program meanwhile, nothing is found to exchange, or no instruction for it. The calling thread
-/// traces the process, and has to end afterwards.
+/// program meanwhile, nothing is found to exchange, or no instruction for it. `before_changes` is
+/// called once the process stands still. The calling thread traces the process, and has to end
+/// afterwards.
 pub(crate) fn exchange(
     process: &Process,
     segments: Option<Vec<Segment>>,
     exchanges: &[Exchange],
     operation: Operation,
+    before_changes: &(dyn Fn() + Sync),
 ) -> Result<Report, RemapError> {
-    let facts = process.facts()?;
+    let mut facts = process.facts_but_sharers()?;
+    // To look at all processes takes long, and a writer may wait. A process in `vfork` would not
+    // stop, and its child has to go on.
+    let looks_for_sharers_first = operation == Operation::Attach || process.may_be_in_vfork(&facts);
+    if looks_for_sharers_first {
+        process.find_sharers(&mut facts)?;
+    }
     if let Some(why) = refusal(&facts, operation) {
         return Err(process.refused(why));
     }
@@ -52,6 +60,13 @@ pub(crate) fn exchange(
     let mut report = Report { threads: stopped.threads(), ..Report::default() };
     let planned = work.plan(&mut report)?;
     if planned.iter().any(|file| !file.is_empty()) {
+        before_changes();
+        if !looks_for_sharers_first {
+            process.find_sharers(&mut facts)?;
+            if let Some(why) = refusal(&facts, operation) {
+                return Err(process.refused(why));
+            }
+        }
         let mut swap = Swap { process, stopped: &mut stopped, arena: 0..0, undo: Vec::new() };
         swap.all(&planned, work.any_locked())?;
     }

@@ -169,11 +169,19 @@ impl Process {
     /// # Errors
     /// [`RemapError::Refused`] if it has ended or the caller may not look.
     pub fn facts(&self) -> Result<Facts, RemapError> {
+        let mut facts = self.facts_but_sharers()?;
+        self.find_sharers(&mut facts)?;
+        Ok(facts)
+    }
+
+    /// Those that files of its own tell.
+    pub(crate) fn facts_but_sharers(&self) -> Result<Facts, RemapError> {
         let mut facts =
             Facts { is_own: u32::try_from(self.pid) == Ok(std::process::id()), ..Facts::default() };
         let main = Status::read(&self.read("status")?);
         facts.has_memory = main.has_memory;
         facts.locks_memory = main.locks_memory;
+        facts.parent = main.parent;
         facts.is_ended = matches!(main.state, b'Z' | b'X');
         // The rest of `/proc/PID` is empty then, or cannot be read.
         if !facts.has_memory || facts.is_ended || facts.is_own {
@@ -193,7 +201,6 @@ impl Process {
         let personality = std::str::from_utf8(&personality).unwrap_or_default();
         let bits = u32::from_str_radix(personality.trim(), 16).unwrap_or(0);
         facts.read_implies_exec = bits & libc::READ_IMPLIES_EXEC as u32 != 0;
-        self.find_sharers(&mut facts)?;
         if !self.is_alive() {
             return Err(self.refused(Refusal::Gone));
         }
@@ -211,8 +218,17 @@ impl Process {
         }
     }
 
+    /// Whether it is in `vfork`, or was started so and has not executed its program yet.
+    pub(crate) fn may_be_in_vfork(&self, facts: &Facts) -> bool {
+        let shares = |parent| sys::share_memory(self.pid, parent).unwrap_or(false);
+        facts.waits_uninterruptibly || facts.parent.is_some_and(shares)
+    }
+
     /// Looks for processes with the same address space among all of them.
-    fn find_sharers(&self, facts: &mut Facts) -> Result<(), RemapError> {
+    pub(crate) fn find_sharers(&self, facts: &mut Facts) -> Result<(), RemapError> {
+        if !facts.has_memory || facts.is_ended || facts.is_own {
+            return Ok(());
+        }
         match sys::share_memory(self.pid, self.pid) {
             Ok(_) => {}
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {

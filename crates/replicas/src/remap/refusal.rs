@@ -53,6 +53,8 @@ pub struct Facts {
     pub has_seccomp: bool,
     /// True if one of its threads waits uninterruptibly (state `D`), as during `vfork`.
     pub waits_uninterruptibly: bool,
+    /// The process that it is a child of; 0 if that is outside of this one's PID namespace.
+    pub parent: Option<i32>,
     /// Another process with its address space.
     pub sharer: Option<Sharer>,
     /// True if the kernel cannot tell sharers (`kcmp` is missing).

@@ -73,10 +73,10 @@ impl Replicator {
                 None
             }
             Effect::Collapse => {
-                self.withdraw(id, None);
+                let is_released = self.withdraw(id, None);
                 let file = self.files.get_mut(&id)?;
                 file.collapses += 1;
-                if !lease::release(&file.original) {
+                if !is_released {
                     log!(
                         "{}: the kernel took its lease back after \
                          fs.lease-break-time, so a writer may have gone on before its copies were \
@@ -229,10 +229,11 @@ impl Replicator {
         guest.mounts.len()
     }
 
-    /// Takes the copy of one node, or of all, out of use, and removes it.
-    fn withdraw(&mut self, id: FileId, node: Option<NodeId>) {
+    /// Takes the copy of one node, or of all, out of use, and removes it. If all go, the leases do
+    /// as soon as no process can read a copy. Returns whether they were held until then.
+    fn withdraw(&mut self, id: FileId, node: Option<NodeId>) -> bool {
         let is_replaced = self.is_replaced(id);
-        let Some(file) = self.files.get_mut(&id) else { return };
+        let Some(file) = self.files.get_mut(&id) else { return true };
         let concerned = |it: NodeId| node.is_none_or(|node| node == it);
         file.jobs.retain(|node, cancelled| {
             if concerned(*node) {
@@ -248,17 +249,23 @@ impl Replicator {
         let copies = std::mem::take(&mut file.copies).into_iter();
         let (going, staying): (Vec<_>, Vec<_>) = copies.partition(|(node, _)| concerned(*node));
         file.copies = staying.into_iter().collect();
-        if going.is_empty() {
-            return;
-        }
-        let mut withdrawn = Withdrawn::of(file, going, Instant::now());
+        let withdrawn = (!going.is_empty()).then(|| Withdrawn::of(file, going, Instant::now()));
+        let mut is_released = true;
+        let original = self.files.get(&id).map(|file| &file.original);
+        let mut release = || is_released = original.is_none_or(lease::release);
+        let release: Option<&mut dyn FnMut()> = node.is_none().then_some(&mut release);
+        let Some(mut withdrawn) = withdrawn else {
+            release.into_iter().for_each(|release| release());
+            return is_released;
+        };
         withdrawn.is_replaced = is_replaced;
-        self.return_processes(&mut withdrawn, Whose::WithCopies);
+        self.return_processes(&mut withdrawn, Whose::WithCopies, release);
         for (node, copy) in &withdrawn.copies {
             let remains = self.store(*node).and_then(|store| store.retire(copy));
             self.remains.extend(remains);
         }
         self.look_late(withdrawn);
+        is_released
     }
 
     /// After a change of the nodes that share copies: each namespace gets the copy of its node.

@@ -51,7 +51,7 @@ impl Replicator {
             return;
         }
         let whose = LOOKS[late.looks].0;
-        self.return_processes(&mut late, whose);
+        self.return_processes(&mut late, whose, None);
         let held = self.held_of(&late);
         if held.is_empty() {
             return;
@@ -80,10 +80,10 @@ impl Replicator {
             if self.is_replaced_since(&late) {
                 continue;
             }
-            self.return_processes(&mut late, Whose::WithCopies);
+            self.return_processes(&mut late, Whose::WithCopies, None);
             let held = self.held_of(&late);
             if !is_explained(&held, late.settled.iter().copied()) {
-                self.return_processes(&mut late, Whose::All);
+                self.return_processes(&mut late, Whose::All, None);
             }
         }
     }

@@ -27,8 +27,14 @@ use std::{
 impl Replicator {
     /// Takes copies of a file that are no longer bound in any namespace with a guest out of all
     /// others, and returns the processes that map them to the original. Where the path shows
-    /// another copy by now, they get that one.
-    pub(super) fn return_processes(&self, gone: &mut Withdrawn, whose: Whose) {
+    /// another copy by now, they get that one. `let_go` lets a writer go on, as soon as none of
+    /// them can read the copies that go.
+    pub(super) fn return_processes(
+        &self,
+        gone: &mut Withdrawn,
+        whose: Whose,
+        let_go: Option<&mut dyn FnMut()>,
+    ) {
         let is_replaced = gone.is_replaced;
         let Withdrawn { original, place, copies: going, settled, strays, .. } = gone;
         let (path, original) = (&place.path, *original);
@@ -42,7 +48,7 @@ impl Replicator {
         // Namespaces that have none of the copies that go, each with the copy that it has instead.
         // A later look reads the mounts of others alone.
         let mut others = BTreeMap::<FileId, Option<FileId>>::new();
-        let done = self.exchanger.detach(|census| {
+        let look = |census: &Census| {
             let mut concerned = BTreeMap::<FileId, Vec<u32>>::new();
             // This helper has copies open itself.
             let others_than_own = |(it, _): &(FileId, &[u32])| *it != self.visitor.home();
@@ -70,7 +76,11 @@ impl Replicator {
                 }
             }
             concerned.into_iter().map(|(to, processes)| (processes, exchanges(to))).collect()
-        });
+        };
+        let done = match let_go {
+            Some(let_go) => self.exchanger.detach_and_let_go(look, let_go),
+            None => self.exchanger.detach(look),
+        };
         for why in done.still {
             let path = escape::text(path);
             log!("{why}: it keeps a copy of {path}");
@@ -130,7 +140,10 @@ impl Replicator {
         processes.retain(|process| some.is_none_or(|some| some.contains(process)));
         for (process, done) in self.exchanger.attach(processes, exchanges, attempts) {
             match done {
-                Exchanged::Done { bytes: 0, .. } | Exchanged::Unconcerned | Exchanged::Gone => {}
+                Exchanged::Done { bytes: 0, .. }
+                | Exchanged::Held
+                | Exchanged::Unconcerned
+                | Exchanged::Gone => {}
                 Exchanged::Done { bytes, stopped_us, .. } => {
                     attached.processes += 1;
                     attached.bytes += bytes;

@@ -136,11 +136,14 @@ fn measure(args: &Args) -> Outcome<()> {
     let (mut opened, mut emptied) = (vec![], vec![]);
     for _ in 0..args.rounds {
         Reader::ask_all(&mut readers, &format!("map {original}"))?;
+        // It answers once it has brought the copies everywhere.
+        replicator.ask(&["status"])?;
         let began_ns = now_ns();
         let writer = OpenOptions::new().write(true).open(&file)?;
         opened.push(now_ns() - began_ns);
         drop(writer);
         Reader::ask_all(&mut readers, &format!("map {original}"))?;
+        replicator.ask(&["status"])?;
         let answers = Reader::begin_all(&mut readers, "watch")?;
         let began_ns = now_ns();
         drop(File::options().read(true).custom_flags(libc::O_TRUNC).open(&file)?);

@@ -1,0 +1,450 @@
+//! The child's side: carries out exchanges in several threads.
+
+use super::{
+    hold::{Gate, Held},
+    messages::{Exchanged, Request, Task, read_line, write_line},
+};
+use crate::{
+    error::{Error, IoContext},
+    file_id::FileId,
+    remap::{Operation, Process, Refusal, RemapError, Segment, exchange},
+    schedule::{Cpu, Schedule, Step},
+    sys::{self, Urgency},
+    users::Use,
+};
+use nearside_linux::threads::shared_cpu_of_process;
+use nix::sys::signal::{SigSet, Signal};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    num::NonZero,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// The pause between two attempts to attach a process whose threads do not stop in time: on a busy
+/// host a thread may have to wait for a CPU first. Each attempt is one short stop.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The pause between two attempts to detach one that cannot be stopped for now. A writer waits.
+const DETACH_PAUSE: Duration = Duration::from_millis(1);
+
+/// The most threads that look at processes, each at one at a time.
+const MAX_THREADS: usize = 16;
+
+/// The child: carries out the tasks of its standard input until the helper has gone.
+///
+/// # Errors
+/// If standard input does not come from the helper.
+pub fn serve() -> Result<(), Error> {
+    let doing = || "serving the replicator".to_owned();
+    let ending = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+    ending.into_iter().collect::<SigSet>().thread_block().doing(doing)?;
+    let mut held = Held::default();
+    let served = answer_all(&mut held);
+    // The helper may have been killed while processes were held.
+    held.finish();
+    match served {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        served => served.doing(doing),
+    }
+}
+
+fn answer_all(held: &mut Held) -> io::Result<()> {
+    let (mut requests, mut answers) = (io::stdin().lock(), io::stdout().lock());
+    while let Some(request) = read_line(&mut requests)? {
+        let answer = match request {
+            Request::Exchange(task) => carry_out(task, held),
+            Request::Finish => held.finish(),
+        };
+        write_line(&mut answers, &answer)?;
+    }
+    Ok(())
+}
+
+/// Each process with its outcome, as far as that is known.
+pub(super) fn carry_out(task: Task, held: &mut Held) -> Vec<(u32, Exchanged)> {
+    // The helper tells if it may not set its own.
+    _ = sys::set_urgency(match task.operation {
+        Operation::Attach => Urgency::Ordinary,
+        Operation::Detach => Urgency::WithThreads,
+    });
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    let work = Arc::new(Work {
+        threads: task.processes.len().min(cpus).min(MAX_THREADS),
+        files: task.files(),
+        schedule: Mutex::new(Schedule::of(&task.processes)),
+        allowed: sched_getaffinity(None).ok(),
+        gate: task.holds.then(|| held.gate()),
+        task,
+    });
+    let (send, outcomes) = mpsc::channel();
+    for _ in 0..work.threads {
+        let (work, send) = (Arc::clone(&work), send.clone());
+        // Not joined: one that has gone to a busy CPU may wait there after others have done all.
+        let run = move || work.run(|process, outcome| drop(send.send((process, outcome))));
+        let _ = thread::Builder::new().spawn(run);
+    }
+    drop(send);
+    let processes = &work.task.processes;
+    let mut told: BTreeMap<_, _> = outcomes.iter().take(processes.len()).collect();
+    let outcome = |process: &u32| {
+        let outcome = match told.remove(process) {
+            Some(Told::Outcome(outcome)) => outcome,
+            Some(Told::Held(thread)) => {
+                held.add(*process, thread);
+                Exchanged::Held
+            }
+            // A thread that fails has no outcome.
+            None => Exchanged::failed(*process),
+        };
+        (*process, outcome)
+    };
+    processes.iter().map(outcome).collect()
+}
+
+/// The report of a thread about a process.
+#[derive(Debug)]
+enum Told {
+    Outcome(Exchanged),
+    /// It is stopped. The thread goes on once the gate is open, and returns the outcome.
+    Held(JoinHandle<Exchanged>),
+}
+
+/// A task that several threads carry out.
+#[derive(Debug)]
+struct Work {
+    task: Task,
+    /// The files that processes are to give up.
+    files: BTreeSet<FileId>,
+    threads: usize,
+    schedule: Mutex<Schedule<Found>>,
+    /// The CPUs that this process may use.
+    allowed: Option<CpuSet>,
+    /// Where stopped processes wait.
+    gate: Option<Arc<Gate>>,
+}
+
+impl Work {
+    /// Takes one process after the other, and tells the outcome of each.
+    fn run(self: &Arc<Self>, tell: impl Fn(u32, Told)) {
+        let schedule = || self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = None;
+        loop {
+            let step = schedule().next(own);
+            match step {
+                Some(Step::Look(process)) => match Found::of(process, &self.task, &self.files) {
+                    Ok(found) => {
+                        let cpu = self.cpu_of(process);
+                        schedule().found(found, cpu);
+                    }
+                    Err(outcome) => tell(process, Told::Outcome(outcome)),
+                },
+                Some(Step::Exchange(found)) => {
+                    let process = found.process;
+                    tell(process, self.exchange(found));
+                }
+                Some(Step::GoTo(cpu)) => {
+                    // Where it may not go, it works from where it is.
+                    go_to(cpu);
+                    own = Some(cpu);
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Exchanges files in a process, or stops it in a thread that does so later.
+    fn exchange(self: &Arc<Self>, found: Found) -> Told {
+        let process = found.process;
+        let Some(gate) = self.gate.clone() else {
+            return Told::Outcome(exchange_in(found, &self.task, &|| ()));
+        };
+        let (stopped, report) = mpsc::channel();
+        let work = Arc::clone(self);
+        let thread = thread::Builder::new().spawn(move || {
+            let hold = || {
+                if gate.admits() {
+                    // Nobody listens at a second attempt.
+                    _ = stopped.send(());
+                    gate.await_open();
+                }
+            };
+            exchange_in(found, &work.task, &hold)
+        });
+        let Ok(thread) = thread else { return Told::Outcome(Exchanged::failed(process)) };
+        match report.recv() {
+            Ok(()) => Told::Held(thread),
+            Err(_) => Told::Outcome(thread.join().unwrap_or_else(|_| Exchanged::failed(process))),
+        }
+    }
+
+    /// The CPU to exchange files of a process on.
+    fn cpu_of(&self, process: u32) -> Option<Cpu> {
+        // A single thread stays where it is: an exchange in one process beside idle CPUs took
+        // 2.2 ms so, and 2.5 ms on the process's CPU.
+        let folder = PathBuf::from(format!("/proc/{process}"));
+        let cpu = (self.threads > 1).then(|| shared_cpu_of_process(&folder)).flatten()?.0 as Cpu;
+        self.allowed
+            .as_ref()
+            .is_some_and(|set| cpu < CpuSet::MAX_CPU && set.is_set(cpu))
+            .then_some(cpu)
+    }
+}
+
+/// A process to exchange files in.
+#[derive(Debug)]
+pub(super) struct Found {
+    process: u32,
+    /// Its segments when it was looked at. None to attach, which looks at no process before.
+    segments: Option<Vec<Segment>>,
+}
+
+impl Found {
+    /// The outcome instead for a process without any of the files. Most processes of a domain are
+    /// such ones, so nothing else is read of these.
+    pub(super) fn of(
+        process: u32,
+        task: &Task,
+        files: &BTreeSet<FileId>,
+    ) -> Result<Self, Exchanged> {
+        if task.operation == Operation::Attach {
+            return Ok(Self { process, segments: None });
+        }
+        match Use::of(files, process) {
+            Use::Some(segments) => Ok(Self { process, segments: Some(segments) }),
+            Use::None => Err(Exchanged::Unconcerned),
+            Use::Ended => Err(Exchanged::Gone),
+        }
+    }
+}
+
+/// Tries to keep this thread, and those that it starts, on a CPU.
+fn go_to(cpu: Cpu) {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    let _ = sched_setaffinity(None, &cpus);
+}
+
+fn exchange_in(found: Found, task: &Task, hold: &(dyn Fn() + Sync)) -> Exchanged {
+    let Found { process, mut segments } = found;
+    let are_handed_on = segments.is_some();
+    let mut attempt = || {
+        let process = Process::open(i32::try_from(process).unwrap_or_default())?;
+        exchange(&process, segments.take(), &task.exchanges, task.operation, hold)
+    };
+    let mut result = attempt();
+    // It may have executed another program since its maps were read.
+    let is_in_doubt = match &result {
+        Ok(report) => report.is_empty(),
+        Err(RemapError::Refused { why, .. }) => *why == Refusal::NoSyscallInstruction,
+        Err(error) => matches!(error, RemapError::Trace { .. }),
+    };
+    if are_handed_on && is_in_doubt {
+        result = attempt();
+    }
+    let pause = match task.operation {
+        Operation::Attach => PAUSE,
+        Operation::Detach => DETACH_PAUSE,
+    };
+    for _ in 1..task.attempts {
+        let Err(error) = &result else { break };
+        if !is_soon_over(error, task.operation) {
+            break;
+        }
+        thread::sleep(pause);
+        result = attempt();
+    }
+    match result {
+        Ok(report) => {
+            let locks = report.lost_locks.len();
+            if locks > 0 {
+                log!("process {process}: {locks} of its locks have gone");
+            }
+            Exchanged::done(process, &report)
+        }
+        Err(RemapError::Refused { why: Refusal::Gone, .. }) => Exchanged::Gone,
+        Err(error) => Exchanged::LeftAlone { why: error.to_string(), again: passes(&error) },
+    }
+}
+
+/// Whether to wait for the end of the cause. A process that did not stop for a writer has had its
+/// time. A vfork may last for an instant, and the exchanger of a killed helper ends its exchange.
+fn is_soon_over(error: &RemapError, operation: Operation) -> bool {
+    let RemapError::Refused { why, .. } = error else { return false };
+    match (operation, why) {
+        (Operation::Attach, Refusal::DoesNotStop { .. }) => true,
+        (Operation::Attach, _) | (Operation::Detach, Refusal::DoesNotStop { .. }) => false,
+        (Operation::Detach, why) => !why.lasts(),
+    }
+}
+
+/// Whether the cause may end while the process executes its program.
+fn passes(error: &RemapError) -> bool {
+    match error {
+        RemapError::Refused { why, .. } => !why.lasts(),
+        RemapError::Read { .. } | RemapError::Trace { .. } | RemapError::NoTracer { .. } => true,
+        RemapError::OtherFile { .. }
+        | RemapError::Open { .. }
+        | RemapError::BadPath { .. }
+        | RemapError::Call { .. }
+        | RemapError::NotUndone { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remap::Exchange;
+    use std::{
+        fs,
+        io::{BufRead, BufReader},
+        path::Path,
+        process::{Child, Command, Stdio},
+    };
+
+    /// The scheduling policy of this thread, and of one that it starts: field 41 of
+    /// proc_pid_stat(5), numbers of sched(7).
+    fn policies() -> [u8; 2] {
+        let policy = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let after_name = stat.rsplit_once(") ").unwrap().1;
+            after_name.split(' ').nth(41 - 3).unwrap().parse().unwrap()
+        };
+        [policy(), thread::spawn(policy).join().unwrap()]
+    }
+
+    #[test]
+    fn threads_are_urgent_while_a_writer_waits() {
+        let after = |operation| {
+            let (processes, exchanges) = (vec![], vec![]);
+            let task = Task { processes, operation, exchanges, attempts: 1, holds: false };
+            carry_out(task, &mut Held::default());
+            policies()
+        };
+        let in_child = move || [Operation::Detach, Operation::Attach].map(after);
+        // Threads of its own: the policy is not for the tests after this one.
+        let outcome = thread::spawn(move || {
+            sys::set_urgency(Urgency::Thread)?;
+            io::Result::Ok((policies(), thread::spawn(in_child).join().unwrap()))
+        });
+        let (ordinary, round_robin) = (0, 2);
+        match outcome.join().unwrap() {
+            Ok((helper, child)) => {
+                assert_eq!(helper, [round_robin, ordinary]);
+                assert_eq!(child, [[round_robin; 2], [ordinary; 2]]);
+            }
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}"),
+        }
+    }
+
+    #[test]
+    fn causes_that_pass_and_those_that_are_soon_over() {
+        let refused = |why| RemapError::Refused { pid: 7, why };
+        let source = || io::Error::from_raw_os_error(libc::EIO);
+        // The cause, whether another attempt later is of use, and whether to wait for its end: to
+        // attach, and to detach.
+        let table = [
+            (refused(Refusal::Vfork { child: 8 }), true, [false, true]),
+            (refused(Refusal::SharesMemory { with: 8 }), true, [false, true]),
+            (refused(Refusal::AlreadyTraced { tracer: 9 }), true, [false, true]),
+            (refused(Refusal::DoesNotStop { thread: 7, waited_ms: 40 }), true, [true, false]),
+            (refused(Refusal::Seccomp), false, [false, false]),
+            (refused(Refusal::ThirtyTwoBit), false, [false, false]),
+            (RemapError::NoTracer { source: source() }, true, [false, false]),
+            (RemapError::Open { pid: 7, path: "/a".into(), source: source() }, false, [false; 2]),
+        ];
+        for (error, later, now) in table {
+            let are_over =
+                [Operation::Attach, Operation::Detach].map(|it| is_soon_over(&error, it));
+            assert_eq!((passes(&error), are_over), (later, now), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_gone_and_may_have_left_a_child() {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        for operation in [Operation::Attach, Operation::Detach] {
+            let processes = vec![child.id()];
+            let exchanges = Vec::new();
+            let task = Task { processes, operation, exchanges, attempts: 1, holds: true };
+            let mut held = Held::default();
+            assert_eq!(carry_out(task, &mut held), [(child.id(), Exchanged::Gone)]);
+            assert_eq!(held.finish(), []);
+        }
+        assert!(!Exchanged::Gone.is_final());
+    }
+
+    #[test]
+    fn a_process_without_any_of_the_files_is_left_alone() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let exchanges = vec![Exchange {
+            path: "/a".into(),
+            from: FileId { device: 0, inode: 0 },
+            to: FileId { device: 0, inode: 0 },
+        }];
+        let task = Task::to_detach(vec![child.id()], exchanges, true);
+        let mut held = Held::default();
+        assert_eq!(carry_out(task, &mut held), [(child.id(), Exchanged::Unconcerned)]);
+        assert_eq!(held.finish(), []);
+        assert!(Exchanged::Unconcerned.is_final());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    /// A process that maps the file at `path`, and its standard output to wait for that.
+    fn mapping(path: &Path) -> Option<Child> {
+        let script = "import mmap, sys\n\
+            with open(sys.argv[1], 'rb') as file: text = mmap.mmap(file.fileno(), 0, 2, 1)\n\
+            print(flush=True)\nsys.stdin.read()";
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().ok()?;
+        let mut maps = BufReader::new(child.stdout.take()?);
+        maps.read_line(&mut String::new()).ok()?;
+        Some(child)
+    }
+
+    /// The letter of its state in proc_pid_stat(5).
+    fn state(process: u32) -> char {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+    }
+
+    fn maps_file(process: u32, file: FileId) -> bool {
+        matches!(Use::of(&[file].into(), process), Use::Some(_))
+    }
+
+    #[test]
+    fn a_process_that_is_held_stands_still_with_its_copy_until_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "text").unwrap();
+        let copy = FileId::at(&path).unwrap();
+        let Some(mut child) = mapping(&path) else { return };
+        // The path shows the original again.
+        let original = folder.path().join("original");
+        fs::write(&original, "text").unwrap();
+        fs::rename(&original, &path).unwrap();
+        let to = FileId::at(&path).unwrap();
+        let exchanges = vec![Exchange { path, from: copy, to }];
+        let process = child.id();
+        let mut held = Held::default();
+        let told = carry_out(Task::to_detach(vec![process], exchanges, true), &mut held);
+        assert_eq!(told, [(process, Exchanged::Held)]);
+        if state(process) == 't' {
+            assert!(maps_file(process, copy) && !maps_file(process, to));
+        }
+        let [(_, Exchanged::Done { bytes: 4096, .. })] = &held.finish()[..] else {
+            panic!("it was not exchanged");
+        };
+        assert!(!maps_file(process, copy) && maps_file(process, to));
+        assert_eq!(held.finish(), []);
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+}
