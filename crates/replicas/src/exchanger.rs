@@ -82,25 +82,43 @@ impl Exchanger {
         })
     }
 
-    /// The same, where a writer may wait: `let_go` is called once all of them stand still, so that
-    /// none reads a copy any more. They go on a little later.
+    /// The same, where a writer may wait: `let_go` is called once all of them stand still, but for
+    /// those that are left alone, so that none reads a copy any more. They go on a little later.
     pub(crate) fn detach_and_let_go(
         &self,
-        look: impl FnMut(&Census) -> Vec<ToDetach>,
+        mut look: impl FnMut(&Census) -> Vec<ToDetach>,
         let_go: impl FnOnce(),
     ) -> Detached {
         let mut held = BTreeMap::new();
-        let mut done = detach_in_looks(census(look), |processes, exchanges| {
+        let mut children = BTreeSet::new();
+        let mut done = detach_in_looks(census(&mut look), |processes, exchanges| {
             let outcomes = self.exchange(Task::to_detach(processes, exchanges.clone(), true));
-            let new = outcomes.iter().filter(|(_, outcome)| *outcome == Exchanged::Held);
-            held.extend(new.map(|(process, _)| (*process, exchanges.clone())));
+            for (process, _) in outcomes.iter().filter(|(_, it)| *it == Exchanged::Held) {
+                held.insert(*process, exchanges.clone());
+                children.insert(self.child());
+            }
             outcomes
         });
-        let_go();
-        for (process, outcome) in self.finish(held) {
-            done.add(process, outcome);
+        // The kernel lets them run once the child that holds them has ended.
+        let are_held = children.iter().all(|child| child.is_some() && *child == self.child());
+        if are_held {
+            let_go();
+            done.add_all(self.finish(held));
+        } else {
+            done.add_all(self.finish(held));
+            let Detached { still, settled } = self.detach(look);
+            done.still.extend(still);
+            done.settled.extend(settled);
+            let_go();
         }
         done
+    }
+
+    /// The number of the child, if it has not ended.
+    fn child(&self) -> Option<u32> {
+        let mut running = self.running();
+        let child = &mut running.as_mut()?.child;
+        matches!(child.try_wait(), Ok(None)).then(|| child.id())
     }
 
     /// Lets processes that are held be exchanged. Returns each with its outcome.
@@ -112,13 +130,9 @@ impl Exchanger {
             Some(running) => running.ask(&Request::Finish),
             None => Ok(Vec::new()),
         };
-        let mut outcomes: BTreeMap<_, _> = finished.unwrap_or_default().into_iter().collect();
-        // Those whose child has ended run, and have to be stopped by another one.
-        let outcome = |(process, exchanges): (u32, Vec<Exchange>)| match outcomes.remove(&process) {
-            Some(outcome) => vec![(process, outcome)],
-            None => self.exchange(Task::to_detach(vec![process], exchanges, false)),
-        };
-        held.into_iter().flat_map(outcome).collect()
+        outcomes_of(held, finished.unwrap_or_default(), |process, exchanges| {
+            self.exchange(Task::to_detach(vec![process], exchanges, false))
+        })
     }
 
     /// Exchanges files in processes. A child that has ended is replaced by another one, which gets
@@ -165,6 +179,21 @@ impl Exchanger {
     }
 }
 
+/// The outcomes of processes that were held. Those whose child has ended run, and have to be
+/// stopped by another one.
+fn outcomes_of(
+    held: BTreeMap<u32, Vec<Exchange>>,
+    finished: Vec<(u32, Exchanged)>,
+    exchange: impl Fn(u32, Vec<Exchange>) -> Vec<(u32, Exchanged)>,
+) -> Vec<(u32, Exchanged)> {
+    let mut finished: BTreeMap<_, _> = finished.into_iter().collect();
+    let outcome = |(process, exchanges)| match finished.remove(&process) {
+        Some(outcome) => vec![(process, outcome)],
+        None => exchange(process, exchanges),
+    };
+    held.into_iter().flat_map(outcome).collect()
+}
+
 /// What looks at all processes name, the later ones right after the first.
 fn census(
     mut look: impl FnMut(&Census) -> Vec<ToDetach>,
@@ -191,6 +220,10 @@ impl Detached {
             self.settled.insert(process);
         }
         self.still.extend(outcome.still_uses());
+    }
+
+    fn add_all(&mut self, outcomes: Vec<(u32, Exchanged)>) {
+        outcomes.into_iter().for_each(|(process, outcome)| self.add(process, outcome));
     }
 }
 
@@ -299,5 +332,13 @@ mod tests {
         let done = detach_in_looks(look, |_, _| vec![]);
         let [why] = &done.still[..] else { panic!("{done:?}") };
         assert!(why.starts_with("perhaps a process (none can be listed: Too many open"), "{why}");
+    }
+
+    #[test]
+    fn processes_of_a_child_that_has_ended_are_exchanged_by_another_one() {
+        let held = [7, 8].map(|process| (process, vec![])).into();
+        let exchange = |process, _| vec![(process, Exchanged::Unconcerned)];
+        let outcomes = outcomes_of(held, vec![(8, Exchanged::Gone)], exchange);
+        assert_eq!(outcomes, [(7, Exchanged::Unconcerned), (8, Exchanged::Gone)]);
     }
 }

@@ -11,7 +11,7 @@
 //! - Names in `/proc/PID/maps` stay, because the process opens the replica by the original's path.
 //! - All files of a call are exchanged, or none. Before a segment is replaced, `mremap` with
 //!   `MREMAP_DONTUNMAP` puts a second mapping of it aside; an undo moves that back.
-//! - A process that is unsafe to change is refused before it is stopped ([`Refusal`]).
+//! - A process that is unsafe to change is refused before anything in it changes ([`Refusal`]).
 //!
 //! # Limits
 //! - It changes no descriptors that are in flight over sockets, registered with io_uring, or in a

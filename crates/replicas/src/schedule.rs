@@ -43,6 +43,11 @@ impl<T> Schedule<T> {
         self.found.entry(cpu).or_default().push_back(process);
     }
 
+    /// The processes that no thread has begun with.
+    pub(crate) fn left(&self) -> usize {
+        self.unknown.len() + self.found.values().map(VecDeque::len).sum::<usize>()
+    }
+
     /// The next step of a thread on `own`, or on any CPU. None if nothing is left for it.
     pub(crate) fn next(&mut self, own: Option<Cpu>) -> Option<Step<T>> {
         if let Some(process) = own.and_then(|_| self.take(own)) {
@@ -81,11 +86,13 @@ mod tests {
         }
         assert_eq!(schedule.next(None), Some(Step::GoTo(7)));
         assert_eq!(schedule.next(None), Some(Step::GoTo(9)));
+        assert_eq!(schedule.left(), 5);
         assert_eq!(schedule.next(Some(7)), Some(Step::Exchange(1)));
         assert_eq!(schedule.next(Some(9)), Some(Step::Exchange(2)));
         assert_eq!(schedule.next(Some(9)), Some(Step::Exchange(5)), "one without a CPU");
         assert_eq!(schedule.next(Some(9)), Some(Step::Exchange(3)), "one of another thread");
         assert_eq!(schedule.next(Some(7)), Some(Step::Exchange(4)));
+        assert_eq!(schedule.left(), 0);
         assert_eq!((schedule.next(Some(7)), schedule.next(Some(9))), (None, None));
     }
 

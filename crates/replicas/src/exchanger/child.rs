@@ -1,7 +1,7 @@
 //! The child's side: carries out exchanges in several threads.
 
 use super::{
-    hold::{Gate, Held},
+    hold::{Gate, Held, Hold, MAX_HELD},
     messages::{Exchanged, Request, Task, read_line, write_line},
 };
 use crate::{
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The pause between two attempts to detach one that cannot be stopped for now. A writer waits.
 const DETACH_PAUSE: Duration = Duration::from_millis(1);
 
-/// The most threads that look at processes, each at one at a time.
+/// The most threads of a task. Each looks at one process at a time, and exchanges or stops it.
 const MAX_THREADS: usize = 16;
 
 /// The child: carries out the tasks of its standard input until the helper has gone.
@@ -160,21 +160,14 @@ impl Work {
     /// Exchanges files in a process, or stops it in a thread that does so later.
     fn exchange(self: &Arc<Self>, found: Found) -> Told {
         let process = found.process;
-        let Some(gate) = self.gate.clone() else {
-            return Told::Outcome(exchange_in(found, &self.task, &|| ()));
+        let left = self.schedule.lock().unwrap_or_else(PoisonError::into_inner).left();
+        let Some(gate) = self.gate.clone().filter(|_| left < MAX_HELD) else {
+            return Told::Outcome(exchange_in(found, &self.task, &Hold::default()));
         };
         let (stopped, report) = mpsc::channel();
         let work = Arc::clone(self);
-        let thread = thread::Builder::new().spawn(move || {
-            let hold = || {
-                if gate.admits() {
-                    // Nobody listens at a second attempt.
-                    _ = stopped.send(());
-                    gate.await_open();
-                }
-            };
-            exchange_in(found, &work.task, &hold)
-        });
+        let thread = thread::Builder::new()
+            .spawn(move || exchange_in(found, &work.task, &Hold::at(gate, stopped)));
         let Ok(thread) = thread else { return Told::Outcome(Exchanged::failed(process)) };
         match report.recv() {
             Ok(()) => Told::Held(thread),
@@ -229,12 +222,12 @@ fn go_to(cpu: Cpu) {
     let _ = sched_setaffinity(None, &cpus);
 }
 
-fn exchange_in(found: Found, task: &Task, hold: &(dyn Fn() + Sync)) -> Exchanged {
+fn exchange_in(found: Found, task: &Task, hold: &Hold) -> Exchanged {
     let Found { process, mut segments } = found;
     let are_handed_on = segments.is_some();
     let mut attempt = || {
         let process = Process::open(i32::try_from(process).unwrap_or_default())?;
-        exchange(&process, segments.take(), &task.exchanges, task.operation, hold)
+        exchange(&process, segments.take(), &task.exchanges, task.operation, &|| hold.wait())
     };
     let mut result = attempt();
     // It may have executed another program since its maps were read.
@@ -252,7 +245,8 @@ fn exchange_in(found: Found, task: &Task, hold: &(dyn Fn() + Sync)) -> Exchanged
     };
     for _ in 1..task.attempts {
         let Err(error) = &result else { break };
-        if !is_soon_over(error, task.operation) {
+        // Nobody waits any more for one that has been held.
+        if hold.has_waited() || !is_soon_over(error, task.operation) {
             break;
         }
         thread::sleep(pause);
@@ -302,7 +296,6 @@ mod tests {
     use std::{
         fs,
         io::{BufRead, BufReader},
-        path::Path,
         process::{Child, Command, Stdio},
     };
 
@@ -396,17 +389,60 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// A process that maps the file at `path`, and its standard output to wait for that.
-    fn mapping(path: &Path) -> Option<Child> {
-        let script = "import mmap, sys\n\
-            with open(sys.argv[1], 'rb') as file: text = mmap.mmap(file.fileno(), 0, 2, 1)\n\
-            print(flush=True)\nsys.stdin.read()";
-        let mut command = Command::new("python3");
-        command.args(["-c", script]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().ok()?;
-        let mut maps = BufReader::new(child.stdout.take()?);
-        maps.read_line(&mut String::new()).ok()?;
-        Some(child)
+    /// A process that maps a copy, which is at the path of its original again, and the way back.
+    struct Mapping {
+        path: PathBuf,
+        copy: FileId,
+        original: FileId,
+        child: Child,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Mapping {
+        /// None without Python. `flags` are those of mmap(2) in addition.
+        fn new(flags: libc::c_int) -> Option<Self> {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("file");
+            fs::write(&path, "text").unwrap();
+            let copy = FileId::at(&path).unwrap();
+            let script = format!(
+                "import mmap, sys\n\
+                with open(sys.argv[1], 'rb') as file:\n \
+                text = mmap.mmap(file.fileno(), 0, {}, mmap.PROT_READ)\n\
+                print(flush=True)\nsys.stdin.read()",
+                libc::MAP_PRIVATE | flags
+            );
+            let mut command = Command::new("python3");
+            command.args(["-c", &script]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().ok()?;
+            let mut maps = BufReader::new(child.stdout.take()?);
+            maps.read_line(&mut String::new()).ok()?;
+            let new = folder.path().join("original");
+            fs::write(&new, "text").unwrap();
+            fs::rename(&new, &path).unwrap();
+            let original = FileId::at(&path).unwrap();
+            Some(Self { path, copy, original, child, _folder: folder })
+        }
+
+        fn hold(&self) -> Held {
+            let exchange = Exchange { path: self.path.clone(), from: self.copy, to: self.original };
+            let mut held = Held::without_haste();
+            let process = self.child.id();
+            let task = Task::to_detach(vec![process], vec![exchange], true);
+            assert_eq!(carry_out(task, &mut held), [(process, Exchanged::Held)]);
+            held
+        }
+
+        /// The copy, and the original.
+        fn maps(&self) -> [bool; 2] {
+            let maps = |file: FileId| Use::of(&[file].into(), self.child.id());
+            [self.copy, self.original].map(|file| matches!(maps(file), Use::Some(_)))
+        }
+
+        fn end(mut self) {
+            drop(self.child.stdin.take());
+            assert!(self.child.wait().unwrap().success());
+        }
     }
 
     /// The letter of its state in proc_pid_stat(5).
@@ -415,36 +451,28 @@ mod tests {
         stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
     }
 
-    fn maps_file(process: u32, file: FileId) -> bool {
-        matches!(Use::of(&[file].into(), process), Use::Some(_))
-    }
-
     #[test]
     fn a_process_that_is_held_stands_still_with_its_copy_until_the_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        fs::write(&path, "text").unwrap();
-        let copy = FileId::at(&path).unwrap();
-        let Some(mut child) = mapping(&path) else { return };
-        // The path shows the original again.
-        let original = folder.path().join("original");
-        fs::write(&original, "text").unwrap();
-        fs::rename(&original, &path).unwrap();
-        let to = FileId::at(&path).unwrap();
-        let exchanges = vec![Exchange { path, from: copy, to }];
-        let process = child.id();
-        let mut held = Held::default();
-        let told = carry_out(Task::to_detach(vec![process], exchanges, true), &mut held);
-        assert_eq!(told, [(process, Exchanged::Held)]);
-        if state(process) == 't' {
-            assert!(maps_file(process, copy) && !maps_file(process, to));
-        }
+        let Some(mapping) = Mapping::new(0) else { return };
+        let mut held = mapping.hold();
+        assert_eq!(state(mapping.child.id()), 't');
+        assert_eq!(mapping.maps(), [true, false]);
         let [(_, Exchanged::Done { bytes: 4096, .. })] = &held.finish()[..] else {
             panic!("it was not exchanged");
         };
-        assert!(!maps_file(process, copy) && maps_file(process, to));
+        assert_eq!(mapping.maps(), [false, true]);
         assert_eq!(held.finish(), []);
-        drop(child.stdin.take());
-        assert!(child.wait().unwrap().success());
+        mapping.end();
+    }
+
+    #[test]
+    fn a_locked_mapping_returns_to_an_original_that_the_writer_has_emptied() {
+        let Some(mapping) = Mapping::new(libc::MAP_LOCKED) else { return };
+        let mut held = mapping.hold();
+        fs::write(&mapping.path, "").unwrap();
+        let [(_, outcome)] = &held.finish()[..] else { panic!("it was not held") };
+        assert!(matches!(outcome, Exchanged::Done { bytes: 4096, .. }), "{outcome:?}");
+        assert_eq!(mapping.maps(), [false, true]);
+        mapping.end();
     }
 }

@@ -26,8 +26,8 @@ pub(crate) fn exchange(
     before_changes: &(dyn Fn() + Sync),
 ) -> Result<Report, RemapError> {
     let mut facts = process.facts_but_sharers()?;
-    // To look at all processes takes long, and a writer may wait. A process in `vfork` would not
-    // stop, and its child has to go on.
+    // To look at all processes takes long, and a writer may wait. But a thread that waits in
+    // `vfork` does not stop, and its child has to go on.
     let looks_for_sharers_first = operation == Operation::Attach || process.may_be_in_vfork(&facts);
     if looks_for_sharers_first {
         process.find_sharers(&mut facts)?;
@@ -357,9 +357,14 @@ impl Swap<'_, '_> {
             self.call(libc::SYS_madvise, arguments, || format!("advising on {} (madvise)", at()))?;
         }
         if properties.locked {
-            // `MLOCK_ONFAULT` is 1.
-            let arguments = [start, bytes, u64::from(properties.locked_on_fault), 0, 0, 0];
-            self.call(libc::SYS_mlock2, arguments, || format!("locking {} (mlock2)", at()))?;
+            const MLOCK_ONFAULT: u64 = 1;
+            let flags = if properties.locked_on_fault { MLOCK_ONFAULT } else { 0 };
+            let locked = self.stopped.call(libc::SYS_mlock2, [start, bytes, flags, 0, 0, 0])?;
+            // The writer may have emptied the file by now. Then no page can be locked yet.
+            if locked.is_err() {
+                let arguments = [start, bytes, MLOCK_ONFAULT, 0, 0, 0];
+                self.call(libc::SYS_mlock2, arguments, || format!("locking {} (mlock2)", at()))?;
+            }
         } else if any_locked {
             // After `mlockall(MCL_FUTURE)` new mappings are locked.
             self.call(libc::SYS_munlock, [start, bytes, 0, 0, 0, 0], || {

@@ -220,7 +220,8 @@ impl Process {
 
     /// Whether it is in `vfork`, or was started so and has not executed its program yet.
     pub(crate) fn may_be_in_vfork(&self, facts: &Facts) -> bool {
-        let shares = |parent| sys::share_memory(self.pid, parent).unwrap_or(false);
+        // Without an answer a look at all processes tells.
+        let shares = |parent| sys::share_memory(self.pid, parent).unwrap_or(true);
         facts.waits_uninterruptibly || facts.parent.is_some_and(shares)
     }
 

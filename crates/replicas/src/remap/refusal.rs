@@ -1,4 +1,4 @@
-//! Which processes are left alone, decided from facts read before the stop.
+//! Which processes are left alone, decided from facts read before the first change.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -330,7 +330,7 @@ impl<'p> Stopped<'p> {
         let signal_mask = sys::signal_mask(thread).map_err(trace)?;
         self.injector =
             Some(Injector { thread, registers, signal_mask, sequence, has_moved: false });
-        sys::set_signal_mask(thread, u64::MAX).map_err(trace)
+        Ok(())
     }
 
     /// Makes a system call in the process. The outer error is one of tracing, the inner one the
@@ -343,7 +343,12 @@ impl<'p> Stopped<'p> {
         let Some(injector) = &mut self.injector else {
             return Err(self.process.refused(Refusal::Gone));
         };
-        injector.has_moved = true;
+        // Until then a tracer that is killed leaves nothing behind.
+        if !injector.has_moved {
+            sys::set_signal_mask(injector.thread, u64::MAX)
+                .map_err(|error| self.process.tracing("prepare it for system calls", error))?;
+            injector.has_moved = true;
+        }
         let id = Pid::from_raw(injector.thread);
         let call = calling(&injector.registers, self.instruction, number, arguments);
         let mut restarts = 0;

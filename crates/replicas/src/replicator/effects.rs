@@ -250,9 +250,12 @@ impl Replicator {
         let (going, staying): (Vec<_>, Vec<_>) = copies.partition(|(node, _)| concerned(*node));
         file.copies = staying.into_iter().collect();
         let withdrawn = (!going.is_empty()).then(|| Withdrawn::of(file, going, Instant::now()));
-        let mut is_released = true;
+        let (mut is_released, mut since) = (true, Instant::now());
         let original = self.files.get(&id).map(|file| &file.original);
-        let mut release = || is_released = original.is_none_or(lease::release);
+        let mut release = || {
+            is_released = original.is_none_or(lease::release);
+            since = Instant::now();
+        };
         let release: Option<&mut dyn FnMut()> = node.is_none().then_some(&mut release);
         let Some(mut withdrawn) = withdrawn else {
             release.into_iter().for_each(|release| release());
@@ -264,7 +267,7 @@ impl Replicator {
             let remains = self.store(*node).and_then(|store| store.retire(copy));
             self.remains.extend(remains);
         }
-        self.look_late(withdrawn);
+        self.look_late(withdrawn, since);
         is_released
     }
 

@@ -27,12 +27,12 @@ const LOOKS: [(Whose, Duration); 2] =
     [(Whose::WithCopies, Duration::from_millis(20)), (Whose::All, Duration::from_millis(200))];
 
 impl Replicator {
-    /// Looks for users of copies again, later.
-    pub(super) fn look_late(&mut self, withdrawn: Withdrawn) {
+    /// Looks for users of copies again, later than `since`, when the writer went on.
+    pub(super) fn look_late(&mut self, withdrawn: Withdrawn, since: Instant) {
         if withdrawn.is_replaced {
             return;
         }
-        self.late.push(Withdrawn { next_look: Instant::now() + LOOKS[0].1, ..withdrawn });
+        self.late.push(Withdrawn { next_look: since + LOOKS[0].1, ..withdrawn });
     }
 
     /// The time until that.
