@@ -106,8 +106,9 @@ impl Exchanger {
             done.add_all(self.finish(held));
         } else {
             done.add_all(self.finish(held));
+            // It finds those again that were left alone.
             let Detached { still, settled } = self.detach(look);
-            done.still.extend(still);
+            done.still = still;
             done.settled.extend(settled);
             let_go();
         }

@@ -66,7 +66,7 @@ pub use report::{Exchange, Report};
 /// # Errors
 /// [`RemapError`]; each variant says what has changed, in nearly all cases nothing.
 pub fn attach(process: &Process, exchanges: &[Exchange]) -> Result<Report, RemapError> {
-    exchange(process, None, exchanges, Operation::Attach, &|| ())
+    exchange(process, None, exchanges, Operation::Attach, None)
 }
 
 /// Returns the process from replicas to the originals that the paths show again: every mapping, but
@@ -77,10 +77,10 @@ pub fn attach(process: &Process, exchanges: &[Exchange]) -> Result<Report, Remap
 /// # Errors
 /// [`RemapError`]; each variant says what has changed, in nearly all cases nothing.
 pub fn detach(process: &Process, exchanges: &[Exchange]) -> Result<Report, RemapError> {
-    exchange(process, None, exchanges, Operation::Detach, &|| ())
+    exchange(process, None, exchanges, Operation::Detach, None)
 }
 
-/// [`attach`] or [`detach`], for a caller that may know what the process maps. `stopped` is called
+/// [`attach`] or [`detach`], for a caller that may know what the process maps. `hold` is called
 /// while the process stands still, before the first change. Works in a thread of its own, because
 /// the kernel releases what a thread traces when it ends.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -89,11 +89,11 @@ pub(crate) fn exchange(
     segments: Option<Vec<Segment>>,
     exchanges: &[Exchange],
     operation: Operation,
-    stopped: &(dyn Fn() + Sync),
+    hold: Option<&(dyn Fn() + Sync)>,
 ) -> Result<Report, RemapError> {
     std::thread::scope(|scope| {
         let tracer = std::thread::Builder::new().name("remap".into());
-        let exchange = || exchange::exchange(process, segments, exchanges, operation, stopped);
+        let exchange = || exchange::exchange(process, segments, exchanges, operation, hold);
         let tracer = tracer
             .spawn_scoped(scope, exchange)
             .map_err(|source| RemapError::NoTracer { source })?;
@@ -110,7 +110,7 @@ pub(crate) fn exchange(
     _: Option<Vec<Segment>>,
     _: &[Exchange],
     _: Operation,
-    _: &(dyn Fn() + Sync),
+    _: Option<&(dyn Fn() + Sync)>,
 ) -> Result<Report, RemapError> {
     Err(process.refused(Refusal::UnsupportedArchitecture))
 }

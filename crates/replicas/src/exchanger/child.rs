@@ -227,7 +227,9 @@ fn exchange_in(found: Found, task: &Task, hold: &Hold) -> Exchanged {
     let are_handed_on = segments.is_some();
     let mut attempt = || {
         let process = Process::open(i32::try_from(process).unwrap_or_default())?;
-        exchange(&process, segments.take(), &task.exchanges, task.operation, &|| hold.wait())
+        let wait = || hold.wait();
+        let wait = hold.may_wait().then_some(&wait as &(dyn Fn() + Sync));
+        exchange(&process, segments.take(), &task.exchanges, task.operation, wait)
     };
     let mut result = attempt();
     // It may have executed another program since its maps were read.
@@ -245,7 +247,7 @@ fn exchange_in(found: Found, task: &Task, hold: &Hold) -> Exchanged {
     };
     for _ in 1..task.attempts {
         let Err(error) = &result else { break };
-        // Nobody waits any more for one that has been held.
+        // One that has been held has had its attempt.
         if hold.has_waited() || !is_soon_over(error, task.operation) {
             break;
         }

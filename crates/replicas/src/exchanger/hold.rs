@@ -1,7 +1,7 @@
 //! Processes that are held: stopped, and exchanged once a writer has gone on.
 //!
 //! A writer has to wait until nobody reads a copy any more. A process that is stopped reads none,
-//! and to stop it takes a third of the time of its exchange.
+//! and the stop is a third of its exchange.
 
 use super::messages::Exchanged;
 use std::{
@@ -84,6 +84,11 @@ impl Hold {
     /// `stopped` is told once it waits.
     pub(super) fn at(gate: Arc<Gate>, stopped: Sender<()>) -> Self {
         Self { place: Some((gate, stopped)), has_waited: AtomicBool::new(false) }
+    }
+
+    /// Whether it has a place, and has not waited yet.
+    pub(super) fn may_wait(&self) -> bool {
+        self.place.is_some() && !self.has_waited()
     }
 
     /// Waits, once.

@@ -15,20 +15,19 @@ use crate::sys;
 use std::{collections::BTreeMap, io, ops::Range, os::unix::ffi::OsStrExt, path::Path};
 
 /// Exchanges files. The caller may have read `segments` before. If the process executes another
-/// program meanwhile, nothing is found to exchange, or no instruction for it. `before_changes` is
-/// called once the process stands still. The calling thread traces the process, and has to end
-/// afterwards.
+/// program meanwhile, nothing is found to exchange, or no instruction for it. `hold` is called
+/// once the process stands still. The calling thread traces the process, and has to end afterwards.
 pub(crate) fn exchange(
     process: &Process,
     segments: Option<Vec<Segment>>,
     exchanges: &[Exchange],
     operation: Operation,
-    before_changes: &(dyn Fn() + Sync),
+    hold: Option<&(dyn Fn() + Sync)>,
 ) -> Result<Report, RemapError> {
     let mut facts = process.facts_but_sharers()?;
-    // To look at all processes takes long, and a writer may wait. But a thread that waits in
-    // `vfork` does not stop, and its child has to go on.
-    let looks_for_sharers_first = operation == Operation::Attach || process.may_be_in_vfork(&facts);
+    // To look at all processes takes long, so it can wait until the writer has gone on. But a
+    // thread that waits in `vfork` does not stop, and its child has to go on.
+    let looks_for_sharers_first = hold.is_none() || process.may_be_in_vfork(&facts);
     if looks_for_sharers_first {
         process.find_sharers(&mut facts)?;
     }
@@ -60,7 +59,9 @@ pub(crate) fn exchange(
     let mut report = Report { threads: stopped.threads(), ..Report::default() };
     let planned = work.plan(&mut report)?;
     if planned.iter().any(|file| !file.is_empty()) {
-        before_changes();
+        if let Some(hold) = hold {
+            hold();
+        }
         if !looks_for_sharers_first {
             process.find_sharers(&mut facts)?;
             if let Some(why) = refusal(&facts, operation) {
