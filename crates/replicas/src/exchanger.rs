@@ -195,7 +195,8 @@ fn outcomes_of(
     held.into_iter().flat_map(outcome).collect()
 }
 
-/// What looks at all processes name, the later ones right after the first.
+/// The processes that looks at all of them name, and the exchanges there. Each look but the first
+/// asks about new processes alone.
 fn census(
     mut look: impl FnMut(&Census) -> Vec<ToDetach>,
 ) -> impl FnMut() -> io::Result<Vec<ToDetach>> {

@@ -98,7 +98,7 @@ impl Hold {
             return;
         }
         self.has_waited.store(true, Ordering::Relaxed);
-        // Somebody listens until then.
+        // The worker listens until it has heard this.
         _ = stopped.send(());
         gate.await_open();
     }

@@ -1,4 +1,4 @@
-//! What the helper asks of its child, and the answers: lines of JSON.
+//! Requests of the helper to its child, and the answers: lines of JSON.
 
 use crate::{
     file_id::FileId,
