@@ -7,6 +7,7 @@
 mod child;
 mod hold;
 mod messages;
+mod pool;
 
 pub use child::serve;
 pub(crate) use messages::Exchanged;

@@ -19,6 +19,7 @@
 //! - A memory policy of a segment (`mbind`) is lost. It only concerned pages written later.
 //! - Meanwhile no other thread of the caller may wait for any child (`waitpid(-1)`), or for this
 //!   process: it would take the reports of the stopped threads.
+//! - The caller's handler of `SIGALRM` is replaced.
 //! - `madvise` and `mlock` count as they were shortly before the stop.
 //! - If the tracer is killed during the stop, the thread that executes the calls is left with their
 //!   registers. An error or a panic of the tracer restores them. `exchanger` is a process of its
@@ -49,6 +50,7 @@ mod stopped;
 
 pub use descriptors::{Descriptor, fdinfo};
 pub use error::RemapError;
+pub(crate) use exchange::hold_and_exchange;
 pub use maps::{Advice, MapsFile, PAGE_BYTES, Properties, Protection, Segment, maps, properties};
 pub use pagemap::{Parts, parts};
 pub use plan::{Keep, Kept};
@@ -66,7 +68,7 @@ pub use report::{Exchange, Report};
 /// # Errors
 /// [`RemapError`]; each variant says what has changed, in nearly all cases nothing.
 pub fn attach(process: &Process, exchanges: &[Exchange]) -> Result<Report, RemapError> {
-    exchange(process, None, exchanges, Operation::Attach, None)
+    exchange(process, None, exchanges, Operation::Attach)
 }
 
 /// Returns the process from replicas to the originals that the paths show again: every mapping, but
@@ -77,23 +79,21 @@ pub fn attach(process: &Process, exchanges: &[Exchange]) -> Result<Report, Remap
 /// # Errors
 /// [`RemapError`]; each variant says what has changed, in nearly all cases nothing.
 pub fn detach(process: &Process, exchanges: &[Exchange]) -> Result<Report, RemapError> {
-    exchange(process, None, exchanges, Operation::Detach, None)
+    exchange(process, None, exchanges, Operation::Detach)
 }
 
-/// [`attach`] or [`detach`], for a caller that may know what the process maps. `hold` is called
-/// while the process stands still, before the first change. Works in a thread of its own, because
-/// the kernel releases what a thread traces when it ends.
+/// [`attach`] or [`detach`], for a caller that may know what the process maps. Works in a thread of
+/// its own, because the kernel releases what a thread traces when it ends.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn exchange(
     process: &Process,
     segments: Option<Vec<Segment>>,
     exchanges: &[Exchange],
     operation: Operation,
-    hold: Option<&(dyn Fn() + Sync)>,
 ) -> Result<Report, RemapError> {
     std::thread::scope(|scope| {
         let tracer = std::thread::Builder::new().name("remap".into());
-        let exchange = || exchange::exchange(process, segments, exchanges, operation, hold);
+        let exchange = || exchange::exchange(process, segments, exchanges, operation);
         let tracer = tracer
             .spawn_scoped(scope, exchange)
             .map_err(|source| RemapError::NoTracer { source })?;
@@ -105,12 +105,24 @@ pub(crate) fn exchange(
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+mod exchange {
+    use super::{Exchange, Process, Refusal, RemapError, Report};
+
+    pub(crate) fn hold_and_exchange(
+        process: &Process,
+        _: &[Exchange],
+        _: impl FnOnce(),
+    ) -> Result<Report, RemapError> {
+        Err(process.refused(Refusal::UnsupportedArchitecture))
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 pub(crate) fn exchange(
     process: &Process,
     _: Option<Vec<Segment>>,
     _: &[Exchange],
     _: Operation,
-    _: Option<&(dyn Fn() + Sync)>,
 ) -> Result<Report, RemapError> {
     Err(process.refused(Refusal::UnsupportedArchitecture))
 }

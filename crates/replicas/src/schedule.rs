@@ -17,6 +17,8 @@ pub(crate) enum Step<T> {
     Look(u32),
     /// Exchange them in this one.
     Exchange(T),
+    /// Stop this one, which ran last on a CPU if that is known, and exchange them later.
+    Hold(T, Option<Cpu>),
     /// Go to this CPU, and ask again.
     GoTo(Cpu),
 }
@@ -30,12 +32,15 @@ pub(crate) struct Schedule<T> {
     found: BTreeMap<Option<Cpu>, VecDeque<T>>,
     /// The CPUs that have a thread.
     taken: BTreeSet<Cpu>,
+    /// So many at the end are held.
+    may_be_held: usize,
 }
 
 impl<T> Schedule<T> {
-    pub(crate) fn of(processes: &[u32]) -> Self {
+    /// At most `may_be_held` of those to exchange in are held, the last ones.
+    pub(crate) fn of(processes: &[u32], may_be_held: usize) -> Self {
         let unknown = processes.iter().copied().collect();
-        Self { unknown, found: BTreeMap::new(), taken: BTreeSet::new() }
+        Self { unknown, found: BTreeMap::new(), taken: BTreeSet::new(), may_be_held }
     }
 
     /// A process is to be exchanged. It ran last on this CPU, as far as that is known.
@@ -44,27 +49,35 @@ impl<T> Schedule<T> {
     }
 
     /// The processes that no thread has begun with.
-    pub(crate) fn left(&self) -> usize {
+    fn left(&self) -> usize {
         self.unknown.len() + self.found.values().map(VecDeque::len).sum::<usize>()
     }
 
     /// The next step of a thread on `own`, or on any CPU. None if nothing is left for it.
     pub(crate) fn next(&mut self, own: Option<Cpu>) -> Option<Step<T>> {
-        if let Some(process) = own.and_then(|_| self.take(own)) {
+        if self.left() <= self.may_be_held {
+            if let Some((cpu, process)) = self.take_any() {
+                return Some(Step::Hold(process, cpu));
+            }
+        } else if let Some(process) = own.and_then(|_| self.take(own)) {
             return Some(Step::Exchange(process));
         }
         if let Some(process) = self.unknown.pop_front() {
             return Some(Step::Look(process));
         }
-        let mut waiting = self.found.iter().filter(|(_, processes)| !processes.is_empty());
-        let free = waiting.clone().filter_map(|(cpu, _)| *cpu).find(|it| !self.taken.contains(it));
+        let waiting = self.found.iter().filter(|(_, processes)| !processes.is_empty());
+        let free = waiting.filter_map(|(cpu, _)| *cpu).find(|it| !self.taken.contains(it));
         if let Some(free) = free {
             own.map(|own| self.taken.remove(&own));
             self.taken.insert(free);
             return Some(Step::GoTo(free));
         }
-        let (&of_another, _) = waiting.next()?;
-        self.take(of_another).map(Step::Exchange)
+        self.take_any().map(|(_, process)| Step::Exchange(process))
+    }
+
+    fn take_any(&mut self) -> Option<(Option<Cpu>, T)> {
+        let mut found = self.found.iter_mut();
+        found.find_map(|(cpu, processes)| Some((*cpu, processes.pop_front()?)))
     }
 
     fn take(&mut self, cpu: Option<Cpu>) -> Option<T> {
@@ -79,7 +92,7 @@ mod tests {
 
     #[test]
     fn threads_go_where_processes_are_and_help_each_other_at_the_end() {
-        let mut schedule = Schedule::of(&[1, 2, 3, 4, 5]);
+        let mut schedule = Schedule::of(&[1, 2, 3, 4, 5], 0);
         for (process, cpu) in [(1, Some(7)), (2, Some(9)), (3, Some(7)), (4, Some(7)), (5, None)] {
             assert_eq!(schedule.next(None), Some(Step::Look(process)));
             schedule.found(process, cpu);
@@ -96,6 +109,21 @@ mod tests {
         assert_eq!((schedule.next(Some(7)), schedule.next(Some(9))), (None, None));
     }
 
+    #[test]
+    fn the_last_ones_are_held() {
+        let mut schedule = Schedule::of(&[1, 2, 3, 4], 2);
+        for (process, cpu) in [(1, Some(7)), (2, Some(9)), (3, Some(7))] {
+            assert_eq!(schedule.next(None), Some(Step::Look(process)));
+            schedule.found(process, cpu);
+        }
+        assert_eq!(schedule.next(None), Some(Step::Look(4)));
+        assert_eq!(schedule.next(None), Some(Step::GoTo(7)));
+        assert_eq!(schedule.next(Some(7)), Some(Step::Exchange(1)));
+        assert_eq!(schedule.next(Some(7)), Some(Step::Hold(3, Some(7))));
+        assert_eq!(schedule.next(None), Some(Step::Hold(2, Some(9))));
+        assert_eq!(schedule.next(None), None);
+    }
+
     proptest! {
         #[test]
         fn each_process_is_looked_at_once_and_exchanged_once_if_it_is_concerned(
@@ -103,11 +131,12 @@ mod tests {
                 prop::option::of(prop::option::of(0_usize..4)), 0..30
             ),
             threads in prop::collection::vec(0_usize..5, 1..200),
+            may_be_held in 0_usize..6,
         ) {
             let numbers: Vec<u32> = (0..).take(processes.len()).collect();
-            let mut schedule = Schedule::of(&numbers);
+            let mut schedule = Schedule::of(&numbers, may_be_held);
             let mut own = [None; 5];
-            let (mut looks, mut exchanges) = (Vec::new(), Vec::new());
+            let (mut looks, mut exchanges, mut held) = (Vec::new(), Vec::new(), 0);
             // Threads come in any order. The last one is left alone in the end.
             for thread in threads.into_iter().chain(std::iter::repeat_n(0, 100)) {
                 match schedule.next(own[thread]) {
@@ -117,7 +146,14 @@ mod tests {
                             schedule.found(process, cpu);
                         }
                     }
-                    Some(Step::Exchange(process)) => exchanges.push(process),
+                    Some(Step::Exchange(process)) => {
+                        prop_assert_eq!(held, 0);
+                        exchanges.push(process);
+                    }
+                    Some(Step::Hold(process, _)) => {
+                        held += 1;
+                        exchanges.push(process);
+                    }
                     Some(Step::GoTo(cpu)) => {
                         prop_assert!(!own.contains(&Some(cpu)));
                         own[thread] = Some(cpu);
@@ -125,6 +161,7 @@ mod tests {
                     None => {}
                 }
             }
+            prop_assert!(held <= may_be_held);
             exchanges.sort_unstable();
             let concerned = numbers.iter().filter(|it| processes[**it as usize].is_some());
             prop_assert_eq!(exchanges, concerned.copied().collect::<Vec<_>>());

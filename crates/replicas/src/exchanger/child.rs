@@ -1,13 +1,16 @@
 //! The child's side: carries out exchanges in several threads.
 
 use super::{
-    hold::{Gate, Held, Hold, MAX_HELD},
+    hold::{Gate, Held, MAX_HELD},
     messages::{Exchanged, Request, Task, read_line, write_line},
+    pool::Pool,
 };
 use crate::{
     error::{Error, IoContext},
     file_id::FileId,
-    remap::{Operation, Process, Refusal, RemapError, Segment, exchange},
+    remap::{
+        Operation, Process, Refusal, RemapError, Report, Segment, exchange, hold_and_exchange,
+    },
     schedule::{Cpu, Schedule, Step},
     sys::{self, Urgency},
     users::Use,
@@ -16,12 +19,12 @@ use nearside_linux::threads::shared_cpu_of_process;
 use nix::sys::signal::{SigSet, Signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     io,
     num::NonZero,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, mpsc},
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
@@ -43,8 +46,9 @@ pub fn serve() -> Result<(), Error> {
     let doing = || "serving the replicator".to_owned();
     let ending = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
     ending.into_iter().collect::<SigSet>().thread_block().doing(doing)?;
+    let pool = Arc::new(Pool::of(MAX_HELD + cpus().min(MAX_THREADS)));
     let mut held = Held::default();
-    let served = answer_all(&mut held);
+    let served = answer_all(&pool, &mut held);
     // The helper may have been killed while processes were held.
     held.finish();
     match served {
@@ -53,66 +57,60 @@ pub fn serve() -> Result<(), Error> {
     }
 }
 
-fn answer_all(held: &mut Held) -> io::Result<()> {
+fn answer_all(pool: &Arc<Pool>, held: &mut Held) -> io::Result<()> {
     let (mut requests, mut answers) = (io::stdin().lock(), io::stdout().lock());
-    while let Some(request) = read_line(&mut requests)? {
+    loop {
+        _ = sys::set_urgency(Urgency::WithThreads);
+        // Processes that are held wait for what comes first.
+        if held.is_empty() {
+            pool.fill();
+        }
+        let Some(request) = read_line(&mut requests)? else { return Ok(()) };
         let answer = match request {
-            Request::Exchange(task) => carry_out(task, held),
+            Request::Exchange(task) => carry_out(task, pool, held),
             Request::Finish => held.finish(),
         };
         write_line(&mut answers, &answer)?;
     }
-    Ok(())
+}
+
+fn cpus() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Each process with its outcome, as far as that is known.
-pub(super) fn carry_out(task: Task, held: &mut Held) -> Vec<(u32, Exchanged)> {
-    // The helper tells if it may not set its own.
-    _ = sys::set_urgency(match task.operation {
+pub(super) fn carry_out(task: Task, pool: &Arc<Pool>, held: &mut Held) -> Vec<(u32, Exchanged)> {
+    let urgency = match task.operation {
         Operation::Attach => Urgency::Ordinary,
         Operation::Detach => Urgency::WithThreads,
-    });
-    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    };
+    // The helper tells if it may not set its own.
+    _ = sys::set_urgency(urgency);
+    let may_be_held = if task.holds { MAX_HELD } else { 0 };
     let work = Arc::new(Work {
-        threads: task.processes.len().min(cpus).min(MAX_THREADS),
+        threads: task.processes.len().min(cpus()).min(MAX_THREADS),
         files: task.files(),
-        schedule: Mutex::new(Schedule::of(&task.processes)),
+        schedule: Mutex::new(Schedule::of(&task.processes, may_be_held)),
         allowed: sched_getaffinity(None).ok(),
-        gate: task.holds.then(|| held.gate()),
+        gate: held.gate(),
+        pool: Arc::clone(pool),
         task,
     });
-    let (send, outcomes) = mpsc::channel();
+    let (tell, reports) = mpsc::channel();
     for _ in 0..work.threads {
-        let (work, send) = (Arc::clone(&work), send.clone());
+        let (work, tell) = (Arc::clone(&work), tell.clone());
         // Not joined: one that has gone to a busy CPU may wait there after others have done all.
-        let run = move || work.run(|process, outcome| drop(send.send((process, outcome))));
-        let _ = thread::Builder::new().spawn(run);
+        let _ = pool.start(move || {
+            _ = sys::set_urgency(urgency);
+            work.run(&tell);
+        });
     }
-    drop(send);
-    let processes = &work.task.processes;
-    let mut told: BTreeMap<_, _> = outcomes.iter().take(processes.len()).collect();
-    let outcome = |process: &u32| {
-        let outcome = match told.remove(process) {
-            Some(Told::Outcome(outcome)) => outcome,
-            Some(Told::Held(thread)) => {
-                held.add(*process, thread);
-                Exchanged::Held
-            }
-            // A thread that fails has no outcome.
-            None => Exchanged::failed(*process),
-        };
-        (*process, outcome)
-    };
-    processes.iter().map(outcome).collect()
+    drop(tell);
+    held.add(&work.task.processes, reports)
 }
 
-/// The report of a thread about a process.
-#[derive(Debug)]
-enum Told {
-    Outcome(Exchanged),
-    /// It is stopped. The thread goes on once the gate is open, and returns the outcome.
-    Held(JoinHandle<Exchanged>),
-}
+/// Where threads tell the outcome of a process.
+type Reports = mpsc::Sender<(u32, Exchanged)>;
 
 /// A task that several threads carry out.
 #[derive(Debug)]
@@ -125,12 +123,13 @@ struct Work {
     /// The CPUs that this process may use.
     allowed: Option<CpuSet>,
     /// Where stopped processes wait.
-    gate: Option<Arc<Gate>>,
+    gate: Arc<Gate>,
+    pool: Arc<Pool>,
 }
 
 impl Work {
     /// Takes one process after the other, and tells the outcome of each.
-    fn run(self: &Arc<Self>, tell: impl Fn(u32, Told)) {
+    fn run(self: &Arc<Self>, reports: &Reports) {
         let schedule = || self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
         let mut own = None;
         loop {
@@ -141,12 +140,12 @@ impl Work {
                         let cpu = self.cpu_of(process);
                         schedule().found(found, cpu);
                     }
-                    Err(outcome) => tell(process, Told::Outcome(outcome)),
+                    Err(outcome) => tell(reports, process, outcome),
                 },
                 Some(Step::Exchange(found)) => {
-                    let process = found.process;
-                    tell(process, self.exchange(found));
+                    tell(reports, found.process, exchange_in(found, &self.task));
                 }
+                Some(Step::Hold(found, cpu)) => self.hold(found, cpu, reports),
                 Some(Step::GoTo(cpu)) => {
                     // Where it may not go, it works from where it is.
                     go_to(cpu);
@@ -157,21 +156,16 @@ impl Work {
         }
     }
 
-    /// Exchanges files in a process, or stops it in a thread that does so later.
-    fn exchange(self: &Arc<Self>, found: Found) -> Told {
+    /// Has a process stopped by a thread that exchanges files in it later.
+    fn hold(self: &Arc<Self>, found: Found, cpu: Option<Cpu>, reports: &Reports) {
         let process = found.process;
-        let left = self.schedule.lock().unwrap_or_else(PoisonError::into_inner).left();
-        let Some(gate) = self.gate.clone().filter(|_| left < MAX_HELD) else {
-            return Told::Outcome(exchange_in(found, &self.task, &Hold::default()));
+        let (work, its_reports) = (Arc::clone(self), reports.clone());
+        let hold = move || {
+            let outcome = hold_and_exchange_in(found, cpu, &work, &its_reports);
+            tell(&its_reports, process, outcome);
         };
-        let (stopped, report) = mpsc::channel();
-        let work = Arc::clone(self);
-        let thread = thread::Builder::new()
-            .spawn(move || exchange_in(found, &work.task, &Hold::at(gate, stopped)));
-        let Ok(thread) = thread else { return Told::Outcome(Exchanged::failed(process)) };
-        match report.recv() {
-            Ok(()) => Told::Held(thread),
-            Err(_) => Told::Outcome(thread.join().unwrap_or_else(|_| Exchanged::failed(process))),
+        if self.pool.start(hold).is_err() {
+            tell(reports, process, Exchanged::failed(process));
         }
     }
 
@@ -222,15 +216,50 @@ fn go_to(cpu: Cpu) {
     let _ = sched_setaffinity(None, &cpus);
 }
 
-fn exchange_in(found: Found, task: &Task, hold: &Hold) -> Exchanged {
+/// Carrying out a task listens until it knows of all processes.
+fn tell(reports: &Reports, process: u32, outcome: Exchanged) {
+    _ = reports.send((process, outcome));
+}
+
+/// Stops a process, and exchanges files in it once the gate is open. This thread traces it.
+fn hold_and_exchange_in(
+    found: Found,
+    cpu: Option<Cpu>,
+    work: &Work,
+    reports: &Reports,
+) -> Exchanged {
+    let Work { task, gate, .. } = work;
+    let process = found.process;
+    let mut has_waited = false;
+    let result = opened(process).and_then(|opened| {
+        hold_and_exchange(&opened, &task.exchanges, || {
+            has_waited = gate.admits();
+            if has_waited {
+                tell(reports, process, Exchanged::Held);
+                gate.await_open();
+            }
+            cpu.into_iter().for_each(go_to);
+        })
+    });
+    match result {
+        // One that has been held has had its attempt.
+        Err(error) if !has_waited && is_soon_over(&error, task.operation) => {
+            thread::sleep(DETACH_PAUSE);
+            exchange_in(found, task)
+        }
+        result => outcome_of(process, result),
+    }
+}
+
+fn opened(process: u32) -> Result<Process, RemapError> {
+    Process::open(i32::try_from(process).unwrap_or_default())
+}
+
+fn exchange_in(found: Found, task: &Task) -> Exchanged {
     let Found { process, mut segments } = found;
     let are_handed_on = segments.is_some();
-    let mut attempt = || {
-        let process = Process::open(i32::try_from(process).unwrap_or_default())?;
-        let wait = || hold.wait();
-        let wait = hold.may_wait().then_some(&wait as &(dyn Fn() + Sync));
-        exchange(&process, segments.take(), &task.exchanges, task.operation, wait)
-    };
+    let mut attempt =
+        || exchange(&opened(process)?, segments.take(), &task.exchanges, task.operation);
     let mut result = attempt();
     // It may have executed another program since its maps were read.
     let is_in_doubt = match &result {
@@ -247,13 +276,16 @@ fn exchange_in(found: Found, task: &Task, hold: &Hold) -> Exchanged {
     };
     for _ in 1..task.attempts {
         let Err(error) = &result else { break };
-        // One that has been held has had its attempt.
-        if hold.has_waited() || !is_soon_over(error, task.operation) {
+        if !is_soon_over(error, task.operation) {
             break;
         }
         thread::sleep(pause);
         result = attempt();
     }
+    outcome_of(process, result)
+}
+
+fn outcome_of(process: u32, result: Result<Report, RemapError>) -> Exchanged {
     match result {
         Ok(report) => {
             let locks = report.lost_locks.len();
@@ -301,6 +333,12 @@ mod tests {
         process::{Child, Command, Stdio},
     };
 
+    fn pool() -> Arc<Pool> {
+        let pool = Pool::of(1);
+        pool.fill();
+        Arc::new(pool)
+    }
+
     /// The scheduling policy of this thread, and of one that it starts: field 41 of
     /// proc_pid_stat(5), numbers of sched(7).
     fn policies() -> [u8; 2] {
@@ -317,7 +355,7 @@ mod tests {
         let after = |operation| {
             let (processes, exchanges) = (vec![], vec![]);
             let task = Task { processes, operation, exchanges, attempts: 1, holds: false };
-            carry_out(task, &mut Held::default());
+            carry_out(task, &pool(), &mut Held::default());
             policies()
         };
         let in_child = move || [Operation::Detach, Operation::Attach].map(after);
@@ -368,7 +406,7 @@ mod tests {
             let exchanges = Vec::new();
             let task = Task { processes, operation, exchanges, attempts: 1, holds: true };
             let mut held = Held::default();
-            assert_eq!(carry_out(task, &mut held), [(child.id(), Exchanged::Gone)]);
+            assert_eq!(carry_out(task, &pool(), &mut held), [(child.id(), Exchanged::Gone)]);
             assert_eq!(held.finish(), []);
         }
         assert!(!Exchanged::Gone.is_final());
@@ -384,7 +422,7 @@ mod tests {
         }];
         let task = Task::to_detach(vec![child.id()], exchanges, true);
         let mut held = Held::default();
-        assert_eq!(carry_out(task, &mut held), [(child.id(), Exchanged::Unconcerned)]);
+        assert_eq!(carry_out(task, &pool(), &mut held), [(child.id(), Exchanged::Unconcerned)]);
         assert_eq!(held.finish(), []);
         assert!(Exchanged::Unconcerned.is_final());
         drop(child.stdin.take());
@@ -431,7 +469,7 @@ mod tests {
             let mut held = Held::without_haste();
             let process = self.child.id();
             let task = Task::to_detach(vec![process], vec![exchange], true);
-            assert_eq!(carry_out(task, &mut held), [(process, Exchanged::Held)]);
+            assert_eq!(carry_out(task, &pool(), &mut held), [(process, Exchanged::Held)]);
             held
         }
 

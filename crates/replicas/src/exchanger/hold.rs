@@ -1,17 +1,13 @@
 //! Processes that are held: stopped, and exchanged once a writer has gone on.
 //!
 //! A writer has to wait until nobody reads a copy any more. A process that is stopped reads none,
-//! and the stop is a third of its exchange.
+//! and the stop is a small part of its exchange.
 
 use super::messages::Exchanged;
 use std::{
+    collections::BTreeMap,
     mem,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc::Sender,
-    },
-    thread::JoinHandle,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     time::Duration,
 };
 
@@ -49,7 +45,7 @@ impl Gate {
     }
 
     /// Lets a process wait, unless the gate is open or too many wait. Says whether it does.
-    fn admits(&self) -> bool {
+    pub(super) fn admits(&self) -> bool {
         let mut state = self.state();
         let admits = !state.is_open && state.held < MAX_HELD;
         state.held += usize::from(admits);
@@ -57,7 +53,7 @@ impl Gate {
     }
 
     /// Waits until it is open, though not for too long.
-    fn await_open(&self) {
+    pub(super) fn await_open(&self) {
         let closed = |state: &mut State| !state.is_open;
         // Either outcome lets the process go on.
         _ = self.opened.wait_timeout_while(self.state(), self.max_wait, closed);
@@ -73,46 +69,21 @@ impl Gate {
     }
 }
 
-/// The place of a process at the gate, if it may wait.
-#[derive(Debug, Default)]
-pub(super) struct Hold {
-    place: Option<(Arc<Gate>, Sender<()>)>,
-    has_waited: AtomicBool,
+/// A task's processes that are held.
+#[derive(Debug)]
+struct HeldOfTask {
+    processes: Vec<u32>,
+    reports: Receiver,
 }
 
-impl Hold {
-    /// `stopped` is told once it waits.
-    pub(super) fn at(gate: Arc<Gate>, stopped: Sender<()>) -> Self {
-        Self { place: Some((gate, stopped)), has_waited: AtomicBool::new(false) }
-    }
+/// The end where reports arrive.
+type Receiver = mpsc::Receiver<(u32, Exchanged)>;
 
-    /// Whether it has a place, and has not waited yet.
-    pub(super) fn may_wait(&self) -> bool {
-        self.place.is_some() && !self.has_waited()
-    }
-
-    /// Waits, once.
-    pub(super) fn wait(&self) {
-        let Some((gate, stopped)) = &self.place else { return };
-        if self.has_waited() || !gate.admits() {
-            return;
-        }
-        self.has_waited.store(true, Ordering::Relaxed);
-        // The worker listens until it has heard this.
-        _ = stopped.send(());
-        gate.await_open();
-    }
-
-    pub(super) fn has_waited(&self) -> bool {
-        self.has_waited.load(Ordering::Relaxed)
-    }
-}
-
-/// The processes that are held, each with the thread that exchanges it.
+/// The processes that are held, and the reports of the threads that hold them.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     gate: Arc<Gate>,
-    threads: Vec<(u32, JoinHandle<Exchanged>)>,
+    tasks: Vec<HeldOfTask>,
 }
 
 impl Held {
@@ -120,7 +91,11 @@ impl Held {
     #[cfg(test)]
     pub(super) fn without_haste() -> Self {
         let gate = Gate::that_waits_for(Duration::from_secs(600));
-        Self { gate: Arc::new(gate), threads: Vec::new() }
+        Self { gate: Arc::new(gate), tasks: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
     }
 
     /// Where those of the next task wait.
@@ -128,20 +103,45 @@ impl Held {
         Arc::clone(&self.gate)
     }
 
-    /// Another one.
-    pub(super) fn add(&mut self, process: u32, thread: JoinHandle<Exchanged>) {
-        self.threads.push((process, thread));
+    /// The processes of a task with their first outcomes. Those that are held have another one,
+    /// which `reports` will tell.
+    pub(super) fn add(&mut self, processes: &[u32], reports: Receiver) -> Vec<(u32, Exchanged)> {
+        let outcomes = first_outcomes(processes, &reports, |_| true);
+        let held = outcomes.iter().filter(|(_, outcome)| *outcome == Exchanged::Held);
+        let processes: Vec<_> = held.map(|(process, _)| *process).collect();
+        if !processes.is_empty() {
+            self.tasks.push(HeldOfTask { processes, reports });
+        }
+        outcomes
     }
 
     /// Lets all of them be exchanged. Returns each with its outcome.
     pub(super) fn finish(&mut self) -> Vec<(u32, Exchanged)> {
-        let Self { gate, threads } = mem::take(self);
+        let Self { gate, tasks } = mem::take(self);
         gate.open();
-        let outcome = |(process, thread): (u32, JoinHandle<_>)| {
-            (process, thread.join().unwrap_or_else(|_| Exchanged::failed(process)))
-        };
-        threads.into_iter().map(outcome).collect()
+        let is_last = |outcome: &Exchanged| *outcome != Exchanged::Held;
+        let outcomes = |held: HeldOfTask| first_outcomes(&held.processes, &held.reports, is_last);
+        tasks.into_iter().flat_map(outcomes).collect()
     }
+}
+
+/// Each process with the first report of it that is awaited. A thread that fails has none.
+fn first_outcomes(
+    processes: &[u32],
+    reports: &Receiver,
+    is_awaited: impl Fn(&Exchanged) -> bool,
+) -> Vec<(u32, Exchanged)> {
+    let mut told = BTreeMap::new();
+    while told.len() < processes.len() {
+        let Ok((process, outcome)) = reports.recv() else { break };
+        if is_awaited(&outcome) {
+            told.insert(process, outcome);
+        }
+    }
+    let outcome = |process: &u32| {
+        (*process, told.remove(process).unwrap_or_else(|| Exchanged::failed(*process)))
+    };
+    processes.iter().map(outcome).collect()
 }
 
 #[cfg(test)]
@@ -169,23 +169,41 @@ mod tests {
     }
 
     #[test]
-    fn each_outcome_is_told_once_and_a_thread_that_fails_has_one() {
+    fn each_process_has_an_outcome_and_one_that_was_held_another() {
+        let done = Exchanged::Unconcerned;
         let mut held = Held::default();
         let gate = held.gate();
-        let (send, waits) = mpsc::channel();
-        held.add(
-            7,
+        let (tell, reports) = mpsc::channel();
+        let holds = {
+            let (tell, gate) = (tell.clone(), held.gate());
             thread::spawn(move || {
                 assert!(gate.admits());
-                send.send(()).unwrap();
+                tell.send((7, Exchanged::Held)).unwrap();
                 gate.await_open();
-                Exchanged::Gone
-            }),
-        );
-        held.add(8, thread::spawn(|| panic!("as a test")));
-        waits.recv().unwrap();
+                tell.send((7, Exchanged::Gone)).unwrap();
+            })
+        };
+        let fails = thread::spawn(move || {
+            assert!(gate.admits());
+            tell.send((8, Exchanged::Held)).unwrap();
+            tell.send((9, Exchanged::Unconcerned)).unwrap();
+            panic!("as a test");
+        });
+        let first = held.add(&[7, 8, 9], reports);
+        assert_eq!(first, [(7, Exchanged::Held), (8, Exchanged::Held), (9, done)]);
         assert_eq!(held.finish(), [(7, Exchanged::Gone), (8, Exchanged::failed(8))]);
         assert_eq!(held.finish(), []);
         assert!(held.gate().admits(), "the next writer's processes wait, too");
+        holds.join().unwrap();
+        fails.join().unwrap_err();
+    }
+
+    #[test]
+    fn a_process_that_nobody_tells_of_has_failed() {
+        let (tell, reports) = mpsc::channel();
+        tell.send((7, Exchanged::Gone)).unwrap();
+        drop(tell);
+        let outcomes = Held::default().add(&[7, 8], reports);
+        assert_eq!(outcomes, [(7, Exchanged::Gone), (8, Exchanged::failed(8))]);
     }
 }

@@ -6,7 +6,7 @@ use super::{
     maps::{Advice, PAGE_BYTES, Properties, Segment},
     plan::{Change, changes, keep},
     process::{Files, Process},
-    refusal::{Operation, Refusal, refusal},
+    refusal::{Facts, Operation, Refusal, refusal, refusal_to_stop},
     report::{Exchange, Report},
     stopped::{Stopped, find_syscall},
 };
@@ -15,64 +15,57 @@ use crate::sys;
 use std::{collections::BTreeMap, io, ops::Range, os::unix::ffi::OsStrExt, path::Path};
 
 /// Exchanges files. The caller may have read `segments` before. If the process executes another
-/// program meanwhile, nothing is found to exchange, or no instruction for it. `hold` is called
-/// once the process stands still. The calling thread traces the process, and has to end afterwards.
+/// program meanwhile, nothing is found to exchange, or no instruction for it. The calling thread
+/// traces the process, and has to end afterwards.
 pub(crate) fn exchange(
     process: &Process,
     segments: Option<Vec<Segment>>,
     exchanges: &[Exchange],
     operation: Operation,
-    hold: Option<&(dyn Fn() + Sync)>,
 ) -> Result<Report, RemapError> {
-    let mut facts = process.facts_but_sharers()?;
-    // To look at all processes takes long, so it can wait until the writer has gone on. But a
-    // thread that waits in `vfork` does not stop, and its child has to go on.
-    let looks_for_sharers_first = hold.is_none() || process.may_be_in_vfork(&facts);
-    if looks_for_sharers_first {
-        process.find_sharers(&mut facts)?;
-    }
+    let facts = process.facts()?;
     if let Some(why) = refusal(&facts, operation) {
         return Err(process.refused(why));
     }
     let mut work = Work::new(process, exchanges, operation)?;
     let segments = segments.map_or_else(|| work.segments(), Ok)?;
-    let is_exchanged = |files: &mut Files, segment: &Segment| {
-        let file = files.of(process, segment);
-        exchanges.iter().any(|exchange| file == Some(exchange.from))
-    };
-    let concerned: Vec<&Segment> =
-        segments.iter().filter(|segment| is_exchanged(&mut work.files, segment)).collect();
-    if concerned.is_empty() && !work.has_descriptors()? {
+    let Some(instruction) = work.prepare(&segments, &facts)? else {
         return Ok(Report::default());
-    }
-    // The copies of all nodes return to one file.
-    let targets: BTreeMap<_, _> = exchanges.iter().map(|it| ((&it.path, it.to), it)).collect();
-    for exchange in targets.into_values() {
-        work.check_path(exchange)?;
-    }
-    work.locks_memory = facts.locks_memory;
-    let end = concerned.iter().map(|segment| segment.addresses.end).max().unwrap_or(0);
-    work.properties = process.properties(end)?;
-    let instruction = find_syscall(process, &segments, |segment| concerned.contains(&segment))?;
+    };
+    let stopped = Stopped::stop(process, facts.has_seccomp, operation.deadline())?;
+    let segments = work.segments()?;
+    work.carry_out(stopped, &segments, instruction)
+}
 
-    let mut stopped = Stopped::stop(process, instruction, facts.has_seccomp, operation.deadline())?;
-    let mut report = Report { threads: stopped.threads(), ..Report::default() };
-    let planned = work.plan(&mut report)?;
-    if planned.iter().any(|file| !file.is_empty()) {
-        if let Some(hold) = hold {
-            hold();
-        }
-        if !looks_for_sharers_first {
-            process.find_sharers(&mut facts)?;
-            if let Some(why) = refusal(&facts, operation) {
-                return Err(process.refused(why));
-            }
-        }
-        let mut swap = Swap { process, stopped: &mut stopped, arena: 0..0, undo: Vec::new() };
-        swap.all(&planned, work.any_locked())?;
+/// Returns a process to originals as [`exchange`] does, but stops it before it looks at more than
+/// its threads, and calls `hold` then: a writer waits for no more than that.
+pub(crate) fn hold_and_exchange(
+    process: &Process,
+    exchanges: &[Exchange],
+    hold: impl FnOnce(),
+) -> Result<Report, RemapError> {
+    let operation = Operation::Detach;
+    let mut facts = process.facts_of_threads()?;
+    if let Some(why) = refusal_to_stop(&facts) {
+        return Err(process.refused(why));
     }
-    report.stopped = stopped.release()?;
-    Ok(report)
+    // A thread that waits in `vfork` does not stop, and its child has to go on.
+    if process.may_be_in_vfork(&facts) {
+        return exchange(process, None, exchanges, operation);
+    }
+    let stopped = Stopped::stop(process, facts.has_seccomp, operation.deadline())?;
+    hold();
+    process.add_program(&mut facts)?;
+    process.find_sharers(&mut facts)?;
+    if let Some(why) = refusal(&facts, operation) {
+        return Err(process.refused(why));
+    }
+    let mut work = Work::new(process, exchanges, operation)?;
+    let segments = work.segments()?;
+    match work.prepare(&segments, &facts)? {
+        Some(instruction) => work.carry_out(stopped, &segments, instruction),
+        None => Ok(Report::default()),
+    }
 }
 
 /// Knowledge about the process, and the exchanges wanted.
@@ -124,6 +117,49 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Checks what the process itself should not find out, and finds an instruction that makes
+    /// system calls. None if there is nothing to exchange.
+    fn prepare(&mut self, segments: &[Segment], facts: &Facts) -> Result<Option<u64>, RemapError> {
+        let is_exchanged = |files: &mut Files, segment: &Segment| {
+            let file = files.of(self.process, segment);
+            self.exchanges.iter().any(|exchange| file == Some(exchange.from))
+        };
+        let concerned: Vec<&Segment> =
+            segments.iter().filter(|segment| is_exchanged(&mut self.files, segment)).collect();
+        if concerned.is_empty() && !self.has_descriptors()? {
+            return Ok(None);
+        }
+        // The copies of all nodes return to one file.
+        let targets: BTreeMap<_, _> =
+            self.exchanges.iter().map(|it| ((&it.path, it.to), it)).collect();
+        for exchange in targets.into_values() {
+            self.check_path(exchange)?;
+        }
+        self.locks_memory = facts.locks_memory;
+        let end = concerned.iter().map(|segment| segment.addresses.end).max().unwrap_or(0);
+        self.properties = self.process.properties(end)?;
+        find_syscall(self.process, segments, |segment| concerned.contains(&segment)).map(Some)
+    }
+
+    /// Makes the changes in the process, which has these segments while it is stopped.
+    fn carry_out(
+        mut self,
+        mut stopped: Stopped<'a>,
+        segments: &[Segment],
+        instruction: u64,
+    ) -> Result<Report, RemapError> {
+        stopped.prepare(instruction)?;
+        let mut report = Report { threads: stopped.threads(), ..Report::default() };
+        let planned = self.plan(segments, &mut report)?;
+        if planned.iter().any(|file| !file.is_empty()) {
+            let process = self.process;
+            let mut swap = Swap { process, stopped: &mut stopped, arena: 0..0, undo: Vec::new() };
+            swap.all(&planned, self.any_locked())?;
+        }
+        report.stopped = stopped.release()?;
+        Ok(report)
+    }
+
     fn has_descriptors(&self) -> Result<bool, RemapError> {
         if self.operation == Operation::Attach {
             return Ok(false);
@@ -151,8 +187,11 @@ impl<'a> Work<'a> {
     }
 
     /// Plans the changes of the stopped process, and reports what changes and what stays.
-    fn plan(&mut self, report: &mut Report) -> Result<Vec<FileChanges<'a>>, RemapError> {
-        let segments = self.segments()?;
+    fn plan(
+        &mut self,
+        segments: &[Segment],
+        report: &mut Report,
+    ) -> Result<Vec<FileChanges<'a>>, RemapError> {
         let descriptors = match self.operation {
             Operation::Attach => Vec::new(),
             Operation::Detach => self.descriptors()?,
@@ -160,7 +199,7 @@ impl<'a> Work<'a> {
         let mut planned = Vec::new();
         for exchange in self.exchanges {
             let mut file = FileChanges { exchange, changes: Vec::new(), descriptors: Vec::new() };
-            for segment in &segments {
+            for segment in segments {
                 if self.files.of(self.process, segment) != Some(exchange.from) {
                     continue;
                 }

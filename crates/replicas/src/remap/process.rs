@@ -169,13 +169,14 @@ impl Process {
     /// # Errors
     /// [`RemapError::Refused`] if it has ended or the caller may not look.
     pub fn facts(&self) -> Result<Facts, RemapError> {
-        let mut facts = self.facts_but_sharers()?;
+        let mut facts = self.facts_of_threads()?;
+        self.add_program(&mut facts)?;
         self.find_sharers(&mut facts)?;
         Ok(facts)
     }
 
-    /// Those that files of its own tell.
-    pub(crate) fn facts_but_sharers(&self) -> Result<Facts, RemapError> {
+    /// Those that its threads tell.
+    pub(crate) fn facts_of_threads(&self) -> Result<Facts, RemapError> {
         let mut facts =
             Facts { is_own: u32::try_from(self.pid) == Ok(std::process::id()), ..Facts::default() };
         let main = Status::read(&self.read("status")?);
@@ -183,8 +184,7 @@ impl Process {
         facts.locks_memory = main.locks_memory;
         facts.parent = main.parent;
         facts.is_ended = matches!(main.state, b'Z' | b'X');
-        // The rest of `/proc/PID` is empty then, or cannot be read.
-        if !facts.has_memory || facts.is_ended || facts.is_own {
+        if !facts.has_program() {
             return Ok(facts);
         }
         let others = self.threads()?.into_iter().filter(|thread| *thread != self.pid);
@@ -196,6 +196,14 @@ impl Process {
             facts.waits_uninterruptibly |= status.state == b'D';
             facts.tracer = facts.tracer.or(status.tracer);
         }
+        Ok(facts)
+    }
+
+    /// Those that its program tells.
+    pub(crate) fn add_program(&self, facts: &mut Facts) -> Result<(), RemapError> {
+        if !facts.has_program() {
+            return Ok(());
+        }
         facts.is_64_bit = self.is_64_bit()?;
         let personality = self.read("personality")?;
         let personality = std::str::from_utf8(&personality).unwrap_or_default();
@@ -204,7 +212,7 @@ impl Process {
         if !self.is_alive() {
             return Err(self.refused(Refusal::Gone));
         }
-        Ok(facts)
+        Ok(())
     }
 
     /// Whether it is a 64-bit process. Its executable is not read, because the server of that file
@@ -227,7 +235,7 @@ impl Process {
 
     /// Looks for processes with the same address space among all of them.
     pub(crate) fn find_sharers(&self, facts: &mut Facts) -> Result<(), RemapError> {
-        if !facts.has_memory || facts.is_ended || facts.is_own {
+        if !facts.has_program() {
             return Ok(());
         }
         match sys::share_memory(self.pid, self.pid) {

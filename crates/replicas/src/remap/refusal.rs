@@ -163,8 +163,15 @@ impl Refusal {
     }
 }
 
-/// Why a process may not be changed, if it may not.
-pub fn refusal(facts: &Facts, operation: Operation) -> Option<Refusal> {
+impl Facts {
+    /// Whether more can be read of it: `/proc/PID` of others is empty, or unreadable.
+    pub(crate) fn has_program(&self) -> bool {
+        self.has_memory && !self.is_ended && !self.is_own
+    }
+}
+
+/// Why a process may not even be stopped, if it may not.
+pub(crate) fn refusal_to_stop(facts: &Facts) -> Option<Refusal> {
     if facts.is_own {
         return Some(Refusal::OwnProcess);
     }
@@ -174,8 +181,13 @@ pub fn refusal(facts: &Facts, operation: Operation) -> Option<Refusal> {
     if !facts.has_memory {
         return Some(Refusal::KernelThread);
     }
-    if let Some(tracer) = facts.tracer {
-        return Some(Refusal::AlreadyTraced { tracer });
+    facts.tracer.map(|tracer| Refusal::AlreadyTraced { tracer })
+}
+
+/// Why a process may not be changed, if it may not.
+pub fn refusal(facts: &Facts, operation: Operation) -> Option<Refusal> {
+    if let Some(why) = refusal_to_stop(facts) {
+        return Some(why);
     }
     match facts.is_64_bit {
         Some(true) => {}

@@ -22,26 +22,21 @@ use nix::{
     sys::ptrace::{self, Options},
     unistd::Pid,
 };
-use rustix::{
-    process::{WaitOptions, WaitStatus, wait},
-    thread::set_current_timer_slack,
-};
+use rustix::process::{WaitOptions, WaitStatus, wait};
 use std::{
     collections::BTreeSet,
     fs::{File, OpenOptions},
     hint::spin_loop,
     io,
     marker::PhantomData,
-    num::NonZero,
     os::unix::fs::FileExt,
-    thread,
     time::{Duration, Instant},
 };
 
-/// The pause between two looks for threads that have stopped. No descriptor announces them.
-const PAUSE: Duration = Duration::from_micros(20);
+/// The time between looks at the clock while stops are awaited.
+const LOOK: Duration = Duration::from_millis(5);
 
-/// The time in which a stop is looked for without a pause. Most threads with a CPU of their own
+/// The time in which a stop is looked for without sleep. Most threads with a CPU of their own
 /// stop within that, and to sleep and be woken takes longer. `sched_yield` would cost far more on a
 /// busy host: with each call the caller gives up a whole slice of its share (`yield_task_fair` in
 /// `kernel/sched/fair.c`).
@@ -110,8 +105,6 @@ pub(crate) struct Stopped<'p> {
     /// Whether threads that stop from now on go on at once.
     is_over: bool,
     memory: File,
-    /// The address of the instruction that makes system calls.
-    instruction: u64,
     injector: Option<Injector>,
     since: Instant,
     /// The number of further stops to await asleep.
@@ -126,6 +119,8 @@ pub(crate) struct Stopped<'p> {
 #[derive(Debug)]
 struct Injector {
     thread: i32,
+    /// The address of the instruction that makes system calls.
+    instruction: u64,
     registers: user_regs_struct,
     signal_mask: u64,
     /// The place where a restartable sequence announces itself, and its announcement. The kernel
@@ -136,11 +131,9 @@ struct Injector {
 }
 
 impl<'p> Stopped<'p> {
-    /// Stops all threads of a process within `deadline`. `instruction` is what [`find_syscall`]
-    /// found.
+    /// Stops all threads of a process within `deadline`.
     pub(crate) fn stop(
         process: &'p Process,
-        instruction: u64,
         suspend_seccomp: bool,
         deadline: Duration,
     ) -> Result<Self, RemapError> {
@@ -153,20 +146,16 @@ impl<'p> Stopped<'p> {
             late: BTreeSet::new(),
             is_over: false,
             memory,
-            instruction,
             injector: None,
             since: Instant::now(),
             stops_asleep: 0,
             deadline,
             not_send: PhantomData,
         };
-        // The usual slack of timers, 50 us, would make a pause of 20 us one of 70.
-        let _ = set_current_timer_slack(Some(NonZero::<u64>::MIN));
         stopped.stop_threads(suspend_seccomp)?;
         if !process.is_alive() {
             return Err(process.refused(Refusal::Gone));
         }
-        stopped.choose_injector()?;
         Ok(stopped)
     }
 
@@ -241,9 +230,16 @@ impl<'p> Stopped<'p> {
 
     /// Waits until the threads have stopped or ended.
     fn await_late(&mut self, deadline: Duration) -> Result<(), RemapError> {
-        let any = wait_options(libc::__WNOTHREAD) | WaitOptions::NOHANG;
+        let mut interruptions = None;
         while let Some(&first) = self.late.first() {
-            match wait(any) {
+            let spins = self.since.elapsed() < SPIN;
+            if !spins && interruptions.is_none() {
+                let every = sys::Interruptions::every(LOOK.min(deadline));
+                let watch = |error| self.process.tracing("watch the time of its stop", error);
+                interruptions = Some(every.map_err(watch)?);
+            }
+            let more = if spins { libc::WNOHANG } else { 0 };
+            match wait(wait_options(libc::__WNOTHREAD | more)) {
                 Ok(Some((thread, status))) => {
                     let thread = thread.as_raw_pid();
                     if !status.stopped() {
@@ -263,13 +259,12 @@ impl<'p> Stopped<'p> {
                         _ = sys::resume(thread, Resume::Run, signal);
                     }
                 }
-                Ok(None) if self.since.elapsed() > deadline => {
+                Ok(None) | Err(rustix::io::Errno::INTR) if self.since.elapsed() > deadline => {
                     let waited_ms = deadline.as_millis() as u64;
                     let why = Refusal::DoesNotStop { thread: first, waited_ms };
                     return Err(self.process.refused(why));
                 }
-                Ok(None) if self.since.elapsed() < SPIN => spin_loop(),
-                Ok(None) => thread::sleep(PAUSE),
+                Ok(None) => spin_loop(),
                 Err(rustix::io::Errno::INTR) => {}
                 // Nothing is left to wait for: an `execve` has ended all threads but one.
                 Err(_) => return Err(self.process.refused(Refusal::Gone)),
@@ -287,8 +282,8 @@ impl<'p> Stopped<'p> {
     }
 
     /// Chooses the thread that makes the calls: one in a system call, because such a thread is in
-    /// no restartable sequence; else any.
-    fn choose_injector(&mut self) -> Result<(), RemapError> {
+    /// no restartable sequence; else any. `instruction` is what [`find_syscall`] found.
+    pub(crate) fn prepare(&mut self, instruction: u64) -> Result<(), RemapError> {
         let mut chosen = None;
         for &thread in &self.threads {
             let registers = ptrace::getregs(Pid::from_raw(thread))
@@ -313,7 +308,7 @@ impl<'p> Stopped<'p> {
             return Err(self.process.refused(Refusal::DispatchesSyscalls));
         }
         let mut code = [0; SYSCALL.len()];
-        self.memory.read_exact_at(&mut code, self.instruction).map_err(trace)?;
+        self.memory.read_exact_at(&mut code, instruction).map_err(trace)?;
         if code != SYSCALL {
             return Err(self.process.refused(Refusal::NoSyscallInstruction));
         }
@@ -328,8 +323,14 @@ impl<'p> Stopped<'p> {
             None => None,
         };
         let signal_mask = sys::signal_mask(thread).map_err(trace)?;
-        self.injector =
-            Some(Injector { thread, registers, signal_mask, sequence, has_moved: false });
+        self.injector = Some(Injector {
+            thread,
+            instruction,
+            registers,
+            signal_mask,
+            sequence,
+            has_moved: false,
+        });
         Ok(())
     }
 
@@ -350,7 +351,7 @@ impl<'p> Stopped<'p> {
             injector.has_moved = true;
         }
         let id = Pid::from_raw(injector.thread);
-        let call = calling(&injector.registers, self.instruction, number, arguments);
+        let call = calling(&injector.registers, injector.instruction, number, arguments);
         let mut restarts = 0;
         loop {
             ptrace::setregs(id, call)
@@ -490,7 +491,13 @@ fn is_event_stop(status: WaitStatus) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Child, Command, Stdio};
+    use std::{
+        process::{Child, Command, Stdio},
+        thread,
+    };
+
+    /// The pause between two looks at a process that a test has started.
+    const PAUSE: Duration = Duration::from_micros(20);
 
     /// Waits for an event without a handler of signals, and ends if the call fails.
     const SCRIPT: &str = "
@@ -519,7 +526,7 @@ libc.epoll_wait(libc.epoll_create1(0), (ctypes.c_char * 12)(), 1, -1)
         for _ in 0..100 {
             // Tracing ends with its thread.
             thread::scope(|scope| {
-                let stop = || Stopped::stop(&process, 0, false, Duration::ZERO).map(drop);
+                let stop = || Stopped::stop(&process, false, Duration::ZERO).map(drop);
                 late += i32::from(scope.spawn(stop).join().unwrap().is_err());
             });
             while !is_waiting(&mut child) {
@@ -546,7 +553,8 @@ libc.epoll_wait(libc.epoll_create1(0), (ctypes.c_char * 12)(), 1, -1)
 
     fn stop(process: &Process) -> Result<Stopped<'_>, RemapError> {
         let instruction = find_syscall(process, &process.segments()?, |_| false)?;
-        Stopped::stop(process, instruction, false, Duration::from_secs(60))
+        let mut stopped = Stopped::stop(process, false, Duration::from_secs(60))?;
+        stopped.prepare(instruction).map(|()| stopped)
     }
 
     fn kill(process: &Process) {
@@ -584,7 +592,7 @@ libc.epoll_wait(libc.epoll_create1(0), (ctypes.c_char * 12)(), 1, -1)
         type Request = fn(Stopped<'_>) -> Result<(), RemapError>;
         let requests: [Request; 3] = [
             |mut stopped| stopped.call(libc::SYS_getpid, [0; 6]).map(drop),
-            |mut stopped| stopped.choose_injector(),
+            |mut stopped| stopped.prepare(0),
             |stopped| stopped.release().map(drop),
         ];
         for request in requests {
