@@ -20,6 +20,7 @@ use crate::{
 use child::Found;
 use messages::{Request, Task, read_line, write_line};
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     io::{self, BufReader},
     os::unix::process::CommandExt,
@@ -40,6 +41,21 @@ const MAX_LOOKS: usize = 16;
 
 /// Processes, and what is to be exchanged in them.
 pub(crate) type ToDetach = (Vec<u32>, Vec<Exchange>);
+
+/// A search for processes.
+pub(crate) trait Look {
+    /// The processes of a census, each group with what is to be exchanged in it.
+    fn look(&mut self, census: &Census) -> Vec<ToDetach>;
+
+    /// Work for the time while the processes of this look are stopped. Another look follows.
+    fn meanwhile(&mut self, _: &Census) {}
+}
+
+impl<F: FnMut(&Census) -> Vec<ToDetach>> Look for F {
+    fn look(&mut self, census: &Census) -> Vec<ToDetach> {
+        self(census)
+    }
+}
 
 /// The child, as the helper holds it.
 #[derive(Debug)]
@@ -72,28 +88,33 @@ impl Exchanger {
         attempts: u32,
     ) -> Vec<(u32, Exchanged)> {
         let operation = Operation::Attach;
-        self.exchange(Task { processes, operation, exchanges, attempts, holds: false })
+        self.exchange(Task { processes, operation, exchanges, attempts, holds: false }, || {})
     }
 
     /// Returns processes from copies to originals. `look` names the processes of a census, with
     /// what is to be exchanged in them.
-    pub(crate) fn detach(&self, look: impl FnMut(&Census) -> Vec<ToDetach>) -> Detached {
-        detach_in_looks(census(look), |processes, exchanges| {
-            self.exchange(Task::to_detach(processes, exchanges, false))
-        })
+    pub(crate) fn detach(&self, mut look: impl Look) -> Detached {
+        self.detach_all(&mut look)
+    }
+
+    fn detach_all(&self, look: &mut impl Look) -> Detached {
+        let mut looks = Looks { census: Census::default(), look };
+        let exchange = |processes, exchanges| {
+            self.exchange(Task::to_detach(processes, exchanges, false), || {})
+        };
+        detach_in_looks(|| looks.next(), exchange)
     }
 
     /// The same, where a writer may wait: `let_go` is called once all of them stand still, but for
     /// those that are left alone, so that none reads a copy any more. They go on a little later.
-    pub(crate) fn detach_and_let_go(
-        &self,
-        mut look: impl FnMut(&Census) -> Vec<ToDetach>,
-        let_go: impl FnOnce(),
-    ) -> Detached {
+    pub(crate) fn detach_and_let_go(&self, mut look: impl Look, let_go: impl FnOnce()) -> Detached {
         let mut held = BTreeMap::new();
         let mut children = BTreeSet::new();
-        let mut done = detach_in_looks(census(&mut look), |processes, exchanges| {
-            let outcomes = self.exchange(Task::to_detach(processes, exchanges.clone(), true));
+        let looks = RefCell::new(Looks { census: Census::default(), look: &mut look });
+        let next = || looks.borrow_mut().next();
+        let mut done = detach_in_looks(next, |processes, exchanges| {
+            let task = Task::to_detach(processes, exchanges.clone(), true);
+            let outcomes = self.exchange(task, || looks.borrow_mut().meanwhile());
             for (process, _) in outcomes.iter().filter(|(_, it)| *it == Exchanged::Held) {
                 held.insert(*process, exchanges.clone());
                 children.insert(self.child());
@@ -108,7 +129,7 @@ impl Exchanger {
         } else {
             done.add_all(self.finish(held));
             // It finds those again that were left alone.
-            let Detached { still, settled } = self.detach(look);
+            let Detached { still, settled } = self.detach_all(&mut look);
             done.still = still;
             done.settled.extend(settled);
             let_go();
@@ -129,26 +150,32 @@ impl Exchanger {
             return Vec::new();
         }
         let finished = match self.running().as_mut() {
-            Some(running) => running.ask(&Request::Finish),
+            Some(running) => running.ask(&Request::Finish, || {}),
             None => Ok(Vec::new()),
         };
         outcomes_of(held, finished.unwrap_or_default(), |process, exchanges| {
-            self.exchange(Task::to_detach(vec![process], exchanges, false))
+            self.exchange(Task::to_detach(vec![process], exchanges, false), || {})
         })
     }
 
     /// Exchanges files in processes. A child that has ended is replaced by another one, which gets
-    /// the same task: what is exchanged already is not found again.
-    fn exchange(&self, task: Task) -> Vec<(u32, Exchanged)> {
+    /// the same task: what is exchanged already is not found again. `meanwhile` is called while a
+    /// child works.
+    fn exchange(&self, task: Task, meanwhile: impl FnOnce()) -> Vec<(u32, Exchanged)> {
         if task.processes.is_empty() {
             return Vec::new();
         }
         let files = task.files();
         let request = Request::Exchange(task);
         let mut running = self.running();
+        let mut meanwhile = Some(meanwhile);
         let mut ask = || {
             let mut it = running.take().map_or_else(Running::start, Ok)?;
-            let answer = it.ask(&request);
+            let answer = it.ask(&request, || {
+                if let Some(meanwhile) = meanwhile.take() {
+                    meanwhile();
+                }
+            });
             match answer {
                 Ok(_) => *running = Some(it),
                 Err(_) => it.end(),
@@ -196,15 +223,20 @@ fn outcomes_of(
     held.into_iter().flat_map(outcome).collect()
 }
 
-/// The processes that looks at all of them name, and the exchanges there. Each look but the first
-/// asks about new processes alone.
-fn census(
-    mut look: impl FnMut(&Census) -> Vec<ToDetach>,
-) -> impl FnMut() -> io::Result<Vec<ToDetach>> {
-    let mut last = Census::default();
-    move || {
-        last = last.again()?;
-        Ok(look(&last))
+/// Looks at all processes. Each but the first asks about new ones alone.
+struct Looks<'a, L> {
+    census: Census,
+    look: &'a mut L,
+}
+
+impl<L: Look> Looks<'_, L> {
+    fn next(&mut self) -> io::Result<Vec<ToDetach>> {
+        self.census = self.census.again()?;
+        Ok(self.look.look(&self.census))
+    }
+
+    fn meanwhile(&mut self) {
+        self.look.meanwhile(&self.census);
     }
 }
 
@@ -278,8 +310,13 @@ impl Running {
         }
     }
 
-    fn ask(&mut self, request: &Request) -> io::Result<Vec<(u32, Exchanged)>> {
+    fn ask(
+        &mut self,
+        request: &Request,
+        meanwhile: impl FnOnce(),
+    ) -> io::Result<Vec<(u32, Exchanged)>> {
         write_line(&mut self.requests, request)?;
+        meanwhile();
         read_line(&mut self.answers)?
             .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"))
     }

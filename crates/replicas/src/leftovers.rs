@@ -115,7 +115,7 @@ fn in_use(processes: &[u32], devices: &BTreeSet<u64>) -> BTreeSet<(Identity, Pat
 
 /// `left` has the exchanges by namespace.
 fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchanger) {
-    let done = exchanger.detach(|census| {
+    let done = exchanger.detach(|census: &Census| {
         let of = |(namespace, exchanges): (&FileId, &Vec<Exchange>)| {
             (census.processes(*namespace).to_vec(), exchanges.clone())
         };

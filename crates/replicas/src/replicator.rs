@@ -12,6 +12,7 @@ mod memory;
 mod processes;
 mod requests;
 mod retry;
+mod search;
 
 use crate::{
     copier::Copier,

@@ -3,24 +3,20 @@
 use super::{
     Replicator,
     file::{Guest, Whose, Withdrawn},
+    search::Search,
 };
 use crate::{
     census::Census,
     exchanger::Exchanged,
     file_id::FileId,
-    mountinfo::Mount,
-    namespace::Namespace,
     protocol::{Attached, LeftAlone, MAX_LEFT_ALONE},
     remap::Exchange,
-    store::Copy,
     users::nameless,
 };
 use nearside_linux::escape;
-use nearside_topology::NodeId;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     io,
-    path::Path,
     time::{Duration, Instant},
 };
 
@@ -35,87 +31,15 @@ impl Replicator {
         whose: Whose,
         let_go: Option<&mut dyn FnMut()>,
     ) {
-        let is_replaced = gone.is_replaced;
-        let Withdrawn { original, place, copies: going, settled, strays, .. } = gone;
-        let (path, original) = (&place.path, *original);
-        let present: Vec<&Copy> =
-            self.files.get(&original).map_or_else(Vec::new, |file| file.copies.values().collect());
-        let exchanges = |to| {
-            let exchange =
-                |(_, copy): &(NodeId, Copy)| Exchange { path: path.clone(), from: copy.id, to };
-            going.iter().map(exchange).collect::<Vec<_>>()
-        };
-        // Namespaces that have none of the copies that go, each with the copy that it has instead.
-        // A later look reads the mounts of others alone.
-        let mut others = BTreeMap::<FileId, Option<FileId>>::new();
-        let look = |census: &Census| {
-            let mut concerned = BTreeMap::<FileId, Vec<u32>>::new();
-            // This helper has copies open itself.
-            let others_than_own = |(it, _): &(FileId, &[u32])| *it != self.visitor.home();
-            for (namespace, processes) in census.namespaces().filter(others_than_own) {
-                let shown = others.get(&namespace).copied().unwrap_or_else(|| {
-                    // In a domain, too: it may have bound its folders elsewhere.
-                    let mounts = self.copies_in(namespace, processes);
-                    let shown = mounts.iter().find_map(|mount| {
-                        let copy = present.iter().find(|copy| is_mount_of(mount, copy))?;
-                        Some(copy.id)
-                    });
-                    match self.clear_stray(namespace, processes, &mounts, going) {
-                        true => _ = strays.insert(namespace),
-                        false => _ = others.insert(namespace, shown),
-                    }
-                    shown
-                });
-                let is_concerned = whose == Whose::All
-                    || self.guests.contains_key(&namespace)
-                    || strays.contains(&namespace)
-                    || shown.is_some();
-                if is_concerned && !is_replaced {
-                    let processes = processes.iter().filter(|it| !settled.contains(it));
-                    concerned.entry(shown.unwrap_or(original)).or_default().extend(processes);
-                }
-            }
-            concerned.into_iter().map(|(to, processes)| (processes, exchanges(to))).collect()
-        };
+        let search = Search::new(self, gone, whose, let_go.is_some());
         let done = match let_go {
-            Some(let_go) => self.exchanger.detach_and_let_go(look, let_go),
-            None => self.exchanger.detach(look),
+            Some(let_go) => self.exchanger.detach_and_let_go(search, let_go),
+            None => self.exchanger.detach(search),
         };
         for why in done.still {
-            let path = escape::text(path);
-            log!("{why}: it keeps a copy of {path}");
+            log!("{why}: it keeps a copy of {}", escape::text(&gone.place.path));
         }
-        settled.extend(done.settled);
-    }
-
-    /// The copies mounted in a namespace with these processes.
-    fn copies_in(&self, namespace: FileId, processes: &[u32]) -> Vec<Mount> {
-        let namespace = Namespace::with_any(processes, namespace);
-        namespace.map_or_else(Vec::new, |namespace| self.visitor.copies_in(&namespace))
-    }
-
-    /// Takes copies out of a namespace that has them by itself, such as one that was made from a
-    /// guest's (unshare(1), a sandbox). Says whether it had any.
-    fn clear_stray(
-        &self,
-        id: FileId,
-        processes: &[u32],
-        mounts: &[Mount],
-        going: &[(NodeId, Copy)],
-    ) -> bool {
-        let is_going = |mount: &&Mount| going.iter().any(|(_, copy)| is_mount_of(mount, copy));
-        let mounts: Vec<_> = mounts.iter().filter(is_going).collect();
-        if mounts.is_empty() {
-            return false;
-        }
-        if let Some(namespace) = Namespace::with_any(processes, id) {
-            for mount in mounts {
-                if let Err(error) = self.visitor.unbind_at(&namespace, &mount.point, mount.device) {
-                    log!("{}: {error}", escape::text(&mount.point));
-                }
-            }
-        }
-        true
+        gone.settled.extend(done.settled);
     }
 
     /// Lets the running processes of a namespace, or some of them, use the copies that are bound in
@@ -211,7 +135,7 @@ impl Replicator {
             exchanges.push(Exchange { path, from: copy, to: copy });
         }
         // This direction is for processes under seccomp, too.
-        let done = self.exchanger.detach(|census| {
+        let done = self.exchanger.detach(|census: &Census| {
             let processes = census.processes(guest.namespace.id()).iter();
             let concerned = processes.filter_map(|process| {
                 let nameless = nameless(*process);
@@ -246,8 +170,4 @@ impl Replicator {
 /// The processes of the host cannot be told.
 pub(super) fn not_listed(error: io::Error) -> String {
     format!("processes cannot be listed: {error}")
-}
-
-fn is_mount_of(mount: &Mount, copy: &Copy) -> bool {
-    copy.id.device == mount.device && mount.root.strip_prefix("/") == Ok(Path::new(&copy.name))
 }
