@@ -26,6 +26,8 @@ use std::{
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
 };
 
 /// Where the helper finds the program that calls [`serve`]: in itself, even once a package upgrade
@@ -38,6 +40,10 @@ pub const COMMAND: &str = "replicator-exchange";
 /// Looks for users of files. A domain whose processes come and go all the time is not looked at
 /// without end, since a writer waits.
 const MAX_LOOKS: usize = 16;
+
+/// The time that a writer has to get a CPU, before the threads that exchange take all of them: they
+/// are urgent, since processes stand still. No event tells that it runs.
+const HEAD_START: Duration = Duration::from_micros(200);
 
 /// Processes, and what is to be exchanged in them.
 pub(crate) type ToDetach = (Vec<u32>, Vec<Exchange>);
@@ -125,6 +131,9 @@ impl Exchanger {
         let are_held = children.iter().all(|child| child.is_some() && *child == self.child());
         if are_held {
             let_go();
+            if !held.is_empty() {
+                thread::sleep(HEAD_START);
+            }
             done.add_all(self.finish(held));
         } else {
             done.add_all(self.finish(held));
