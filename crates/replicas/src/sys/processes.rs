@@ -263,3 +263,18 @@ mod tracing {
         matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_waits_is_interrupted_as_often_as_it_is_made() {
+        let (pipe, _open) = io::pipe().unwrap();
+        let _interruptions = Interruptions::every(Duration::from_millis(1)).unwrap();
+        for _ in 0..3 {
+            let read = rustix::io::read(&pipe, &mut [0; 1]);
+            assert_eq!(read, Err(rustix::io::Errno::INTR));
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! Measures how long writers wait for copies of a file to go, and for how long readers of copies
-//! see a file that was emptied by an open for reading, as a line of JSON. For a guest of `lab/run
-//! --model`, whose time does not depend on the host:
+//! see a file that was emptied by an open for reading, as a line of JSON. Beside them it measures
+//! how long a process takes to answer over a pipe: on a host that is a virtual machine, the longest
+//! waits may be the hypervisor's. For a guest of `lab/run --model`, whose time does not depend on the
+//! host:
 //!
 //! ```text
 //! lab/run --model x460-small --with target/release/nearside=/bin/nearside -- \
@@ -19,10 +21,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
     fs::{File, OpenOptions},
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write, stdin},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio},
 };
 
 const FILE_BYTES: usize = 10 << 20;
@@ -55,6 +57,38 @@ enum Part {
     Read { file: PathBuf },
     /// Burn CPU time (for this program itself)
     Burn,
+    /// Answer each line with itself (for this program itself)
+    Echo,
+}
+
+/// A process that answers, to tell how long the host takes to wake one.
+#[derive(Debug)]
+struct Echo {
+    _child: Killed,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Echo {
+    fn start() -> Outcome<Self> {
+        let mut command = Command::new(env::current_exe()?);
+        command.arg("echo").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Killed(command.spawn()?);
+        match (child.0.stdin.take(), child.0.stdout.take()) {
+            (Some(input), Some(output)) => {
+                Ok(Self { _child: child, input, output: BufReader::new(output) })
+            }
+            _ => Err("a process without pipes".into()),
+        }
+    }
+
+    fn ask(&mut self) -> Outcome<()> {
+        self.input.write_all(b"\n")?;
+        match self.output.read_line(&mut String::new())? {
+            0 => Err("a process that answers has ended".into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// `nearside replicator`.
@@ -133,11 +167,15 @@ fn measure(args: &Args) -> Outcome<()> {
     let burn = || Command::new(env::current_exe()?).arg("burn").spawn().map(Killed);
     let busy = (0..args.busy).map(|_| burn()).collect::<Result<Vec<_>, _>>()?;
     let original = fs::metadata(&file)?.dev();
-    let (mut opened, mut emptied) = (vec![], vec![]);
+    let mut echo = Echo::start()?;
+    let (mut answered, mut opened, mut emptied) = (vec![], vec![], vec![]);
     for _ in 0..args.rounds {
         Reader::ask_all(&mut readers, &format!("map {original}"))?;
         // It answers once it has brought the copies everywhere.
         replicator.ask(&["status"])?;
+        let began_ns = now_ns();
+        echo.ask()?;
+        answered.push(now_ns() - began_ns);
         let began_ns = now_ns();
         let writer = OpenOptions::new().write(true).open(&file)?;
         opened.push(now_ns() - began_ns);
@@ -156,6 +194,7 @@ fn measure(args: &Args) -> Outcome<()> {
     }
     let line = serde_json::json!({
         "rounds": args.rounds, "readers": args.readers, "busy": args.busy,
+        "a process answers over a pipe": spread(answered),
         "a writer waits for its open": spread(opened),
         "the last look that shows the content of an emptied file begins": spread(emptied),
     });
@@ -171,6 +210,11 @@ fn main() -> ExitCode {
         Some(Part::Burn) => loop {
             std::hint::spin_loop();
         },
+        Some(Part::Echo) => {
+            let lines = stdin().lines().map_while(Result::ok);
+            lines.for_each(|line| println!("{line}"));
+            Ok(())
+        }
         None if args.rounds == 0 || args.readers == 0 => {
             Err("--rounds and --readers are 1 or more".into())
         }
