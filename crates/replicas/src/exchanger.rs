@@ -53,8 +53,11 @@ pub(crate) trait Look {
     /// The processes of a census, each group with what is to be exchanged in it.
     fn look(&mut self, census: &Census) -> Vec<ToDetach>;
 
-    /// Work for the time while the processes of this look are stopped. Another look follows.
-    fn meanwhile(&mut self, _: &Census) {}
+    /// Work that the last look has left for the time while its processes are stopped. Another look
+    /// follows. Returns processes that may have begun to use a copy since they were looked at.
+    fn meanwhile(&mut self, _: &Census) -> BTreeSet<u32> {
+        BTreeSet::new()
+    }
 }
 
 impl<F: FnMut(&Census) -> Vec<ToDetach>> Look for F {
@@ -120,7 +123,9 @@ impl Exchanger {
         let next = || looks.borrow_mut().next();
         let mut done = detach_in_looks(next, |processes, exchanges| {
             let task = Task::to_detach(processes, exchanges.clone(), true);
-            let outcomes = self.exchange(task, || looks.borrow_mut().meanwhile());
+            let mut again = BTreeSet::new();
+            let outcomes = self.exchange(task, || again = looks.borrow_mut().meanwhile());
+            let outcomes = without_those_in_doubt(outcomes, &again);
             for (process, _) in outcomes.iter().filter(|(_, it)| *it == Exchanged::Held) {
                 held.insert(*process, exchanges.clone());
                 children.insert(self.child());
@@ -232,6 +237,17 @@ fn outcomes_of(
     held.into_iter().flat_map(outcome).collect()
 }
 
+/// Outcomes without those of processes that may use a copy again. They are asked again.
+fn without_those_in_doubt(
+    mut outcomes: Vec<(u32, Exchanged)>,
+    again: &BTreeSet<u32>,
+) -> Vec<(u32, Exchanged)> {
+    let stands =
+        |outcome: &Exchanged| !matches!(outcome, Exchanged::Unconcerned | Exchanged::Done { .. });
+    outcomes.retain(|(process, outcome)| !again.contains(process) || stands(outcome));
+    outcomes
+}
+
 /// Looks at all processes. Each but the first asks about new ones alone.
 struct Looks<'a, L> {
     census: Census,
@@ -244,8 +260,8 @@ impl<L: Look> Looks<'_, L> {
         Ok(self.look.look(&self.census))
     }
 
-    fn meanwhile(&mut self) {
-        self.look.meanwhile(&self.census);
+    fn meanwhile(&mut self) -> BTreeSet<u32> {
+        self.look.meanwhile(&self.census)
     }
 }
 
@@ -381,6 +397,14 @@ mod tests {
         let done = detach_in_looks(look, |_, _| vec![]);
         let [why] = &done.still[..] else { panic!("{done:?}") };
         assert!(why.starts_with("perhaps a process (none can be listed: Too many open"), "{why}");
+    }
+
+    #[test]
+    fn processes_that_may_have_begun_to_use_a_copy_are_asked_again_unless_they_are_held() {
+        let outcomes = [7, 8, 9].map(|process| (process, Exchanged::Unconcerned));
+        let outcomes = outcomes.into_iter().chain([(10, Exchanged::Held)]).collect();
+        let left = without_those_in_doubt(outcomes, &[8, 9, 10].into());
+        assert_eq!(left, [(7, Exchanged::Unconcerned), (10, Exchanged::Held)]);
     }
 
     #[test]

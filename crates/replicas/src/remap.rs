@@ -112,7 +112,7 @@ mod exchange {
         process: &Process,
         _: &[Exchange],
         _: impl FnOnce(),
-    ) -> Result<Report, RemapError> {
+    ) -> Result<Option<Report>, RemapError> {
         Err(process.refused(Refusal::UnsupportedArchitecture))
     }
 }

@@ -17,8 +17,8 @@ pub(crate) enum Step<T> {
     Look(u32),
     /// Exchange them in this one.
     Exchange(T),
-    /// Stop this one, which ran last on a CPU if that is known, and exchange them later.
-    Hold(T, Option<Cpu>),
+    /// Stop this one, and exchange them later.
+    Hold(T),
     /// Go to this CPU, and ask again.
     GoTo(Cpu),
 }
@@ -56,8 +56,8 @@ impl<T> Schedule<T> {
     /// The next step of a thread on `own`, or on any CPU. None if nothing is left for it.
     pub(crate) fn next(&mut self, own: Option<Cpu>) -> Option<Step<T>> {
         if self.left() <= self.may_be_held {
-            if let Some((cpu, process)) = self.take_any() {
-                return Some(Step::Hold(process, cpu));
+            if let Some(process) = self.take_any() {
+                return Some(Step::Hold(process));
             }
         } else if let Some(process) = own.and_then(|_| self.take(own)) {
             return Some(Step::Exchange(process));
@@ -72,12 +72,11 @@ impl<T> Schedule<T> {
             self.taken.insert(free);
             return Some(Step::GoTo(free));
         }
-        self.take_any().map(|(_, process)| Step::Exchange(process))
+        self.take_any().map(Step::Exchange)
     }
 
-    fn take_any(&mut self) -> Option<(Option<Cpu>, T)> {
-        let mut found = self.found.iter_mut();
-        found.find_map(|(cpu, processes)| Some((*cpu, processes.pop_front()?)))
+    fn take_any(&mut self) -> Option<T> {
+        self.found.values_mut().find_map(VecDeque::pop_front)
     }
 
     fn take(&mut self, cpu: Option<Cpu>) -> Option<T> {
@@ -119,8 +118,8 @@ mod tests {
         assert_eq!(schedule.next(None), Some(Step::Look(4)));
         assert_eq!(schedule.next(None), Some(Step::GoTo(7)));
         assert_eq!(schedule.next(Some(7)), Some(Step::Exchange(1)));
-        assert_eq!(schedule.next(Some(7)), Some(Step::Hold(3, Some(7))));
-        assert_eq!(schedule.next(None), Some(Step::Hold(2, Some(9))));
+        assert_eq!(schedule.next(Some(7)), Some(Step::Hold(3)));
+        assert_eq!(schedule.next(None), Some(Step::Hold(2)));
         assert_eq!(schedule.next(None), None);
     }
 
@@ -150,7 +149,7 @@ mod tests {
                         prop_assert_eq!(held, 0);
                         exchanges.push(process);
                     }
-                    Some(Step::Hold(process, _)) => {
+                    Some(Step::Hold(process)) => {
                         held += 1;
                         exchanges.push(process);
                     }

@@ -17,11 +17,15 @@ use crate::{
 };
 use nearside_linux::threads::shared_cpu_of_process;
 use nix::sys::signal::{SigSet, Signal};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
 use std::{
     collections::BTreeSet,
     io,
     num::NonZero,
+    os::fd::AsFd,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
@@ -32,10 +36,14 @@ use std::{
 /// host a thread may have to wait for a CPU first. Each attempt is one short stop.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Threads for the next requests are started once none has come for so long: a writer may wait.
+const FILL_AFTER: Duration = Duration::from_millis(5);
+
 /// The pause between two attempts to detach one that cannot be stopped for now. A writer waits.
 const DETACH_PAUSE: Duration = Duration::from_millis(1);
 
-/// The most threads of a task. Each looks at one process at a time, and exchanges or stops it.
+/// The most threads of a task that look at processes, one at a time, and exchange files in them.
+/// Those that hold one come in addition.
 const MAX_THREADS: usize = 16;
 
 /// The child: carries out the tasks of its standard input until the helper has gone.
@@ -61,8 +69,7 @@ fn answer_all(pool: &Arc<Pool>, held: &mut Held) -> io::Result<()> {
     let (mut requests, mut answers) = (io::stdin().lock(), io::stdout().lock());
     loop {
         _ = sys::set_urgency(Urgency::WithThreads);
-        // Processes that are held wait for what comes first.
-        if held.is_empty() {
+        if !has_input(&requests, FILL_AFTER) {
             pool.fill();
         }
         let Some(request) = read_line(&mut requests)? else { return Ok(()) };
@@ -72,6 +79,12 @@ fn answer_all(pool: &Arc<Pool>, held: &mut Held) -> io::Result<()> {
         };
         write_line(&mut answers, &answer)?;
     }
+}
+
+/// Whether input comes within some time. Requests come one at a time, so none is in the buffer.
+fn has_input(input: &impl AsFd, within: Duration) -> bool {
+    let within = Timespec { tv_sec: 0, tv_nsec: within.subsec_nanos().into() };
+    !matches!(poll(&mut [PollFd::new(input, PollFlags::IN)], Some(&within)), Ok(0))
 }
 
 fn cpus() -> usize {
@@ -145,7 +158,7 @@ impl Work {
                 Some(Step::Exchange(found)) => {
                     tell(reports, found.process, exchange_in(found, &self.task));
                 }
-                Some(Step::Hold(found, cpu)) => self.hold(found, cpu, reports),
+                Some(Step::Hold(found)) => self.hold(found, reports),
                 Some(Step::GoTo(cpu)) => {
                     // Where it may not go, it works from where it is.
                     go_to(cpu);
@@ -157,11 +170,11 @@ impl Work {
     }
 
     /// Has a process stopped by a thread that exchanges files in it later.
-    fn hold(self: &Arc<Self>, found: Found, cpu: Option<Cpu>, reports: &Reports) {
+    fn hold(self: &Arc<Self>, found: Found, reports: &Reports) {
         let process = found.process;
         let (work, its_reports) = (Arc::clone(self), reports.clone());
         let hold = move || {
-            let outcome = hold_and_exchange_in(found, cpu, &work, &its_reports);
+            let outcome = hold_and_exchange_in(found, &work, &its_reports);
             tell(&its_reports, process, outcome);
         };
         if self.pool.start(hold).is_err() {
@@ -222,12 +235,7 @@ fn tell(reports: &Reports, process: u32, outcome: Exchanged) {
 }
 
 /// Stops a process, and exchanges files in it once the gate is open. This thread traces it.
-fn hold_and_exchange_in(
-    found: Found,
-    cpu: Option<Cpu>,
-    work: &Work,
-    reports: &Reports,
-) -> Exchanged {
+fn hold_and_exchange_in(found: Found, work: &Work, reports: &Reports) -> Exchanged {
     let Work { task, gate, .. } = work;
     let process = found.process;
     let mut has_waited = false;
@@ -238,17 +246,23 @@ fn hold_and_exchange_in(
                 tell(reports, process, Exchanged::Held);
                 gate.await_open();
             }
-            cpu.into_iter().for_each(go_to);
         })
     });
     match result {
+        Ok(Some(report)) => outcome_of(process, Ok(report)),
+        Ok(None) => exchange_in(found, task),
         // One that has been held has had its attempt.
-        Err(error) if !has_waited && is_soon_over(&error, task.operation) => {
+        Err(error) if !has_waited && is_worth_another(&error, task.operation) => {
             thread::sleep(DETACH_PAUSE);
             exchange_in(found, task)
         }
-        result => outcome_of(process, result),
+        Err(error) => outcome_of(process, Err(error)),
     }
+}
+
+/// Whether a stop that has failed may succeed now.
+fn is_worth_another(error: &RemapError, operation: Operation) -> bool {
+    is_soon_over(error, operation) || matches!(error, RemapError::Trace { .. })
 }
 
 fn opened(process: u32) -> Result<Process, RemapError> {

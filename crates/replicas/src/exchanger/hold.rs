@@ -94,10 +94,6 @@ impl Held {
         Self { gate: Arc::new(gate), tasks: Vec::new() }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.tasks.is_empty()
-    }
-
     /// Where those of the next task wait.
     pub(super) fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate)
@@ -106,7 +102,7 @@ impl Held {
     /// The processes of a task with their first outcomes. Those that are held have another one,
     /// which `reports` will tell.
     pub(super) fn add(&mut self, processes: &[u32], reports: Receiver) -> Vec<(u32, Exchanged)> {
-        let outcomes = first_outcomes(processes, &reports, |_| true);
+        let outcomes = outcomes_of(processes, &reports, |_| true);
         let held = outcomes.iter().filter(|(_, outcome)| *outcome == Exchanged::Held);
         let processes: Vec<_> = held.map(|(process, _)| *process).collect();
         if !processes.is_empty() {
@@ -120,13 +116,14 @@ impl Held {
         let Self { gate, tasks } = mem::take(self);
         gate.open();
         let is_last = |outcome: &Exchanged| *outcome != Exchanged::Held;
-        let outcomes = |held: HeldOfTask| first_outcomes(&held.processes, &held.reports, is_last);
+        let outcomes = |held: HeldOfTask| outcomes_of(&held.processes, &held.reports, is_last);
         tasks.into_iter().flat_map(outcomes).collect()
     }
 }
 
-/// Each process with the first report of it that is awaited. A thread that fails has none.
-fn first_outcomes(
+/// Each process with the last report of it, by the time when each has one that is awaited. One that
+/// did not wait until the gate was open may have two by then. A thread that fails has none.
+fn outcomes_of(
     processes: &[u32],
     reports: &Receiver,
     is_awaited: impl Fn(&Exchanged) -> bool,
@@ -171,7 +168,7 @@ mod tests {
     #[test]
     fn each_process_has_an_outcome_and_one_that_was_held_another() {
         let done = Exchanged::Unconcerned;
-        let mut held = Held::default();
+        let mut held = Held::without_haste();
         let gate = held.gate();
         let (tell, reports) = mpsc::channel();
         let holds = {
@@ -196,6 +193,20 @@ mod tests {
         assert!(held.gate().admits(), "the next writer's processes wait, too");
         holds.join().unwrap();
         fails.join().unwrap_err();
+    }
+
+    #[test]
+    fn a_process_that_has_gone_on_before_the_others_stopped_is_not_held() {
+        let (tell, reports) = mpsc::channel();
+        for (process, outcome) in
+            [(7, Exchanged::Held), (7, Exchanged::Gone), (8, Exchanged::Unconcerned)]
+        {
+            tell.send((process, outcome)).unwrap();
+        }
+        let mut held = Held::default();
+        let outcomes = held.add(&[7, 8], reports);
+        assert_eq!(outcomes, [(7, Exchanged::Gone), (8, Exchanged::Unconcerned)]);
+        assert_eq!(held.finish(), []);
     }
 
     #[test]

@@ -38,12 +38,13 @@ pub(crate) fn exchange(
 }
 
 /// Returns a process to originals as [`exchange`] does, but stops it before it looks at more than
-/// its threads, and calls `hold` then: a writer waits for no more than that.
+/// its threads, and calls `hold` then: a writer waits for no more than that. None if it must not be
+/// held.
 pub(crate) fn hold_and_exchange(
     process: &Process,
     exchanges: &[Exchange],
     hold: impl FnOnce(),
-) -> Result<Report, RemapError> {
+) -> Result<Option<Report>, RemapError> {
     let operation = Operation::Detach;
     let mut facts = process.facts_of_threads()?;
     if let Some(why) = refusal_to_stop(&facts) {
@@ -51,7 +52,7 @@ pub(crate) fn hold_and_exchange(
     }
     // A thread that waits in `vfork` does not stop, and its child has to go on.
     if process.may_be_in_vfork(&facts) {
-        return exchange(process, None, exchanges, operation);
+        return Ok(None);
     }
     let stopped = Stopped::stop(process, facts.has_seccomp, operation.deadline())?;
     hold();
@@ -63,8 +64,8 @@ pub(crate) fn hold_and_exchange(
     let mut work = Work::new(process, exchanges, operation)?;
     let segments = work.segments()?;
     match work.prepare(&segments, &facts)? {
-        Some(instruction) => work.carry_out(stopped, &segments, instruction),
-        None => Ok(Report::default()),
+        Some(instruction) => work.carry_out(stopped, &segments, instruction).map(Some),
+        None => Ok(Some(Report::default())),
     }
 }
 
@@ -117,8 +118,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Checks what the process itself should not find out, and finds an instruction that makes
-    /// system calls. None if there is nothing to exchange.
+    /// Checks that the paths show what they are to show, and finds an instruction that makes system
+    /// calls. None if there is nothing to exchange.
     fn prepare(&mut self, segments: &[Segment], facts: &Facts) -> Result<Option<u64>, RemapError> {
         let is_exchanged = |files: &mut Files, segment: &Segment| {
             let file = files.of(self.process, segment);
@@ -173,7 +174,7 @@ impl<'a> Work<'a> {
         self.process.descriptors(&files)
     }
 
-    /// Checks the path from outside, so that a file system that hangs does not hang the process.
+    /// Checks the path from outside: the tracer asks no file system that a server answers for.
     fn check_path(&self, exchange: &Exchange) -> Result<(), RemapError> {
         match self.process.file_at(&exchange.path) {
             Ok(found) if found == exchange.to => Ok(()),

@@ -175,7 +175,7 @@ impl Process {
         Ok(facts)
     }
 
-    /// Those that its threads tell.
+    /// Those that its threads tell, and the width of its words.
     pub(crate) fn facts_of_threads(&self) -> Result<Facts, RemapError> {
         let mut facts =
             Facts { is_own: u32::try_from(self.pid) == Ok(std::process::id()), ..Facts::default() };
@@ -196,15 +196,18 @@ impl Process {
             facts.waits_uninterruptibly |= status.state == b'D';
             facts.tracer = facts.tracer.or(status.tracer);
         }
+        facts.is_64_bit = self.is_64_bit()?;
         Ok(facts)
     }
 
-    /// Those that its program tells.
+    /// The others that it tells itself.
     pub(crate) fn add_program(&self, facts: &mut Facts) -> Result<(), RemapError> {
         if !facts.has_program() {
             return Ok(());
         }
-        facts.is_64_bit = self.is_64_bit()?;
+        if facts.is_64_bit.is_none() {
+            facts.is_64_bit = self.is_64_bit()?;
+        }
         let personality = self.read("personality")?;
         let personality = std::str::from_utf8(&personality).unwrap_or_default();
         let bits = u32::from_str_radix(personality.trim(), 16).unwrap_or(0);

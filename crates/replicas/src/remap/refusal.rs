@@ -181,7 +181,11 @@ pub(crate) fn refusal_to_stop(facts: &Facts) -> Option<Refusal> {
     if !facts.has_memory {
         return Some(Refusal::KernelThread);
     }
-    facts.tracer.map(|tracer| Refusal::AlreadyTraced { tracer })
+    if let Some(tracer) = facts.tracer {
+        return Some(Refusal::AlreadyTraced { tracer });
+    }
+    // Nothing restarts its calls that a stop interrupts.
+    (facts.is_64_bit == Some(false)).then_some(Refusal::ThirtyTwoBit)
 }
 
 /// Why a process may not be changed, if it may not.
@@ -189,11 +193,9 @@ pub fn refusal(facts: &Facts, operation: Operation) -> Option<Refusal> {
     if let Some(why) = refusal_to_stop(facts) {
         return Some(why);
     }
-    match facts.is_64_bit {
-        Some(true) => {}
-        Some(false) => return Some(Refusal::ThirtyTwoBit),
+    if facts.is_64_bit.is_none() {
         // Or it soon executes another program, which the next look finds.
-        None => return Some(Refusal::Gone),
+        return Some(Refusal::Gone);
     }
     if let Some(Sharer { pid, is_child }) = facts.sharer {
         return Some(match is_child && facts.waits_uninterruptibly {
@@ -248,6 +250,13 @@ mod tests {
             assert_eq!(refusal(&facts, Operation::Attach), expected, "{facts:?}");
             assert_eq!(refusal(&facts, Operation::Detach), expected, "{facts:?}");
         }
+    }
+
+    #[test]
+    fn a_process_amid_execve_may_be_stopped_and_one_of_32_bits_may_not() {
+        let of = |is_64_bit| refusal_to_stop(&Facts { is_64_bit, ..ordinary() });
+        assert_eq!(of(None), None);
+        assert_eq!(of(Some(false)), Some(Refusal::ThirtyTwoBit));
     }
 
     #[test]

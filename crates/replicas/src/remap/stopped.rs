@@ -30,6 +30,7 @@ use std::{
     io,
     marker::PhantomData,
     os::unix::fs::FileExt,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -104,7 +105,6 @@ pub(crate) struct Stopped<'p> {
     late: BTreeSet<i32>,
     /// Whether threads that stop from now on go on at once.
     is_over: bool,
-    memory: File,
     injector: Option<Injector>,
     since: Instant,
     /// The number of further stops to await asleep.
@@ -119,6 +119,8 @@ pub(crate) struct Stopped<'p> {
 #[derive(Debug)]
 struct Injector {
     thread: i32,
+    /// That of the process, opened after the stop: an `execve` before would have replaced it.
+    memory: File,
     /// The address of the instruction that makes system calls.
     instruction: u64,
     registers: user_regs_struct,
@@ -137,15 +139,11 @@ impl<'p> Stopped<'p> {
         suspend_seccomp: bool,
         deadline: Duration,
     ) -> Result<Self, RemapError> {
-        // Opened early: this fails for lack of the same privilege, with nothing to undo.
-        let memory = OpenOptions::new().read(true).write(true).open(process.path("mem"));
-        let memory = memory.map_err(|error| process.tracing("write its memory", error))?;
         let mut stopped = Self {
             process,
             threads: BTreeSet::new(),
             late: BTreeSet::new(),
             is_over: false,
-            memory,
             injector: None,
             since: Instant::now(),
             stops_asleep: 0,
@@ -233,12 +231,12 @@ impl<'p> Stopped<'p> {
         let mut interruptions = None;
         while let Some(&first) = self.late.first() {
             let spins = self.since.elapsed() < SPIN;
-            if !spins && interruptions.is_none() {
-                let every = sys::Interruptions::every(LOOK.min(deadline));
-                let watch = |error| self.process.tracing("watch the time of its stop", error);
-                interruptions = Some(every.map_err(watch)?);
+            let may_sleep = !spins && self.since.elapsed() <= deadline;
+            if may_sleep && interruptions.is_none() {
+                interruptions = sys::Interruptions::every(LOOK).ok();
             }
-            let more = if spins { libc::WNOHANG } else { 0 };
+            let may_block = may_sleep && interruptions.is_some();
+            let more = if may_block { 0 } else { libc::WNOHANG };
             match wait(wait_options(libc::__WNOTHREAD | more)) {
                 Ok(Some((thread, status))) => {
                     let thread = thread.as_raw_pid();
@@ -264,7 +262,9 @@ impl<'p> Stopped<'p> {
                     let why = Refusal::DoesNotStop { thread: first, waited_ms };
                     return Err(self.process.refused(why));
                 }
-                Ok(None) => spin_loop(),
+                Ok(None) if spins => spin_loop(),
+                // The kernel has no signal left for a timer (`RLIMIT_SIGPENDING`).
+                Ok(None) => thread::sleep(LOOK),
                 Err(rustix::io::Errno::INTR) => {}
                 // Nothing is left to wait for: an `execve` has ended all threads but one.
                 Err(_) => return Err(self.process.refused(Refusal::Gone)),
@@ -307,8 +307,10 @@ impl<'p> Stopped<'p> {
         if sys::dispatches_syscalls(thread).map_err(trace)? {
             return Err(self.process.refused(Refusal::DispatchesSyscalls));
         }
+        let memory = OpenOptions::new().read(true).write(true).open(self.process.path("mem"));
+        let memory = memory.map_err(|error| self.process.tracing("write its memory", error))?;
         let mut code = [0; SYSCALL.len()];
-        self.memory.read_exact_at(&mut code, instruction).map_err(trace)?;
+        memory.read_exact_at(&mut code, instruction).map_err(trace)?;
         if code != SYSCALL {
             return Err(self.process.refused(Refusal::NoSyscallInstruction));
         }
@@ -317,7 +319,7 @@ impl<'p> Stopped<'p> {
                 // The field `rseq_cs` of `struct rseq`.
                 let place = address + 8;
                 let mut value = [0; 8];
-                self.memory.read_exact_at(&mut value, place).map_err(trace)?;
+                memory.read_exact_at(&mut value, place).map_err(trace)?;
                 Some((place, u64::from_ne_bytes(value))).filter(|&(_, value)| value != 0)
             }
             None => None,
@@ -325,6 +327,7 @@ impl<'p> Stopped<'p> {
         let signal_mask = sys::signal_mask(thread).map_err(trace)?;
         self.injector = Some(Injector {
             thread,
+            memory,
             instruction,
             registers,
             signal_mask,
@@ -424,7 +427,14 @@ impl<'p> Stopped<'p> {
 
     /// Writes into the memory of the process.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), RemapError> {
-        let written = self.memory.write_all_at(bytes, address);
+        match &self.injector {
+            Some(injector) => self.write_to(&injector.memory, address, bytes),
+            None => Err(self.process.refused(Refusal::Gone)),
+        }
+    }
+
+    fn write_to(&self, memory: &File, address: u64, bytes: &[u8]) -> Result<(), RemapError> {
+        let written = memory.write_all_at(bytes, address);
         written.map_err(|error| self.process.tracing("write its memory", error))
     }
 
@@ -457,7 +467,7 @@ impl<'p> Stopped<'p> {
             .map_err(|error| trace(error.into()))?;
         sys::set_signal_mask(thread, injector.signal_mask).map_err(trace)?;
         match injector.sequence {
-            Some((place, value)) => self.write(place, &value.to_ne_bytes()),
+            Some((place, value)) => self.write_to(&injector.memory, place, &value.to_ne_bytes()),
             None => Ok(()),
         }
     }
@@ -491,10 +501,7 @@ fn is_event_stop(status: WaitStatus) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{
-        process::{Child, Command, Stdio},
-        thread,
-    };
+    use std::process::{Child, Command, Stdio};
 
     /// The pause between two looks at a process that a test has started.
     const PAUSE: Duration = Duration::from_micros(20);

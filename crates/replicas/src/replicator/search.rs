@@ -15,7 +15,10 @@ use crate::{
 };
 use nearside_linux::escape;
 use nearside_topology::NodeId;
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 /// The search, in several looks.
 pub(super) struct Search<'a> {
@@ -29,6 +32,8 @@ pub(super) struct Search<'a> {
     others: BTreeMap<FileId, Option<FileId>>,
     /// Whether the first look may leave mounts for the time while processes are stopped.
     mounts_may_wait: bool,
+    /// Whether it has left them.
+    mounts_wait: bool,
 }
 
 impl<'a> Search<'a> {
@@ -42,8 +47,8 @@ impl<'a> Search<'a> {
         let present: Vec<_> = file.map_or_else(Vec::new, |file| file.copies.values().collect());
         // Without another copy it is known what the path shows.
         let mounts_may_wait = a_writer_waits && present.is_empty() && whose != Whose::All;
-        let others = BTreeMap::new();
-        Self { replicator, gone, whose, present, others, mounts_may_wait }
+        let (others, mounts_wait) = (BTreeMap::new(), false);
+        Self { replicator, gone, whose, present, others, mounts_may_wait, mounts_wait }
     }
 
     /// The copy that a namespace shows at the path in place of those that go, if it shows one.
@@ -130,14 +135,21 @@ impl Look for Search<'_> {
             let concerned = self.concerned(census, |_, _, _| None);
             // Another look follows if there is a process, and reads the mounts of all.
             if !concerned.is_empty() {
+                self.mounts_wait = true;
                 return concerned;
             }
         }
         self.concerned(census, Self::shown)
     }
 
-    fn meanwhile(&mut self, census: &Census) {
+    fn meanwhile(&mut self, census: &Census) -> BTreeSet<u32> {
+        if !std::mem::take(&mut self.mounts_wait) {
+            return BTreeSet::new();
+        }
         self.concerned(census, Self::shown);
+        // They had a copy within reach until now.
+        let strays = self.gone.strays.iter();
+        strays.flat_map(|namespace| census.processes(*namespace)).copied().collect()
     }
 }
 

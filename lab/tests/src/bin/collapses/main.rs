@@ -1,8 +1,8 @@
 //! Measures how long writers wait for copies of a file to go, and for how long readers of copies
 //! see a file that was emptied by an open for reading, as a line of JSON. Beside them it measures
 //! how long a process takes to answer over a pipe: on a host that is a virtual machine, the longest
-//! waits may be the hypervisor's. For a guest of `lab/run --model`, whose time does not depend on the
-//! host:
+//! waits may be the hypervisor's. For a guest of `lab/run --model`, whose time does not depend on
+//! the host:
 //!
 //! ```text
 //! lab/run --model x460-small --with target/release/nearside=/bin/nearside -- \
