@@ -101,6 +101,8 @@ pub(crate) struct Stopped<'p> {
     process: &'p Process,
     /// Its stopped threads.
     threads: BTreeSet<i32>,
+    /// Those among them whose call may have to be restarted.
+    interrupted: BTreeSet<i32>,
     /// Threads that are to stop and have not.
     late: BTreeSet<i32>,
     /// Whether threads that stop from now on go on at once.
@@ -142,6 +144,7 @@ impl<'p> Stopped<'p> {
         let mut stopped = Self {
             process,
             threads: BTreeSet::new(),
+            interrupted: BTreeSet::new(),
             late: BTreeSet::new(),
             is_over: false,
             injector: None,
@@ -247,7 +250,7 @@ impl<'p> Stopped<'p> {
                     } else if status.as_raw() & (0xff << 16) == EVENT_STOP {
                         self.late.remove(&thread);
                         self.threads.insert(thread);
-                        self.restart_interrupted(thread);
+                        self.interrupted.insert(thread);
                         if self.is_over {
                             self.detach();
                         }
@@ -273,17 +276,24 @@ impl<'p> Stopped<'p> {
         Ok(())
     }
 
-    /// Keeps the stop from failing a call of the thread. Without its registers it has been killed.
-    fn restart_interrupted(&self, thread: i32) {
-        let id = Pid::from_raw(thread);
-        if let Some(new) = ptrace::getregs(id).ok().as_ref().and_then(restarting) {
-            _ = ptrace::setregs(id, new);
+    /// Keeps the stop from failing calls of threads. One without registers has been killed.
+    ///
+    /// Not before the first request that has to come anyway: a thread that has told of its stop may
+    /// not have left its CPU yet, and then the tracer sleeps for a tick, 4 ms
+    /// (`wait_task_inactive` in `kernel/sched/core.c`), while a writer waits.
+    fn restart_interrupted(&mut self) {
+        for thread in std::mem::take(&mut self.interrupted) {
+            let id = Pid::from_raw(thread);
+            if let Some(new) = ptrace::getregs(id).ok().as_ref().and_then(restarting) {
+                _ = ptrace::setregs(id, new);
+            }
         }
     }
 
     /// Chooses the thread that makes the calls: one in a system call, because such a thread is in
     /// no restartable sequence; else any. `instruction` is what [`find_syscall`] found.
     pub(crate) fn prepare(&mut self, instruction: u64) -> Result<(), RemapError> {
+        self.restart_interrupted();
         let mut chosen = None;
         for &thread in &self.threads {
             let registers = ptrace::getregs(Pid::from_raw(thread))
@@ -473,6 +483,7 @@ impl<'p> Stopped<'p> {
     }
 
     fn detach(&mut self) {
+        self.restart_interrupted();
         for thread in std::mem::take(&mut self.threads) {
             // One that cannot be released has been killed.
             _ = ptrace::detach(Pid::from_raw(thread), None);
