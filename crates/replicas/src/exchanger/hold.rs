@@ -56,7 +56,9 @@ impl Gate {
     pub(super) fn await_open(&self) {
         let closed = |state: &mut State| !state.is_open;
         // Either outcome lets the process go on.
-        _ = self.opened.wait_timeout_while(self.state(), self.max_wait, closed);
+        let waited = self.opened.wait_timeout_while(self.state(), self.max_wait, closed);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.held = state.held.saturating_sub(1);
     }
 
     fn open(&self) {
@@ -156,6 +158,15 @@ mod tests {
         let gate = Gate::default();
         gate.open();
         assert!(!gate.admits());
+    }
+
+    #[test]
+    fn one_that_has_waited_makes_room_for_another() {
+        let gate = Gate::that_waits_for(Duration::ZERO);
+        for _ in 0..2 * MAX_HELD {
+            assert!(gate.admits());
+            gate.await_open();
+        }
     }
 
     #[test]
