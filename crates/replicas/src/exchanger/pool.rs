@@ -14,7 +14,8 @@ use std::{
 /// Work for one thread.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What a job probably needs of its stack and of other memory, in bytes.
+/// A thread touches so many bytes of its stack, and of other memory, before its job comes: a job
+/// hardly needs more.
 const WARM_BYTES: usize = 32 << 10;
 
 /// Threads, each of which does one job and ends: the kernel releases what a thread traces when it
