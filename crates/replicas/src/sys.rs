@@ -1,8 +1,10 @@
 //! The system calls that no safe crate wraps, and all `unsafe` of the crate.
 #![allow(unsafe_code)]
 
+mod interruptions;
 mod processes;
 
+pub(crate) use interruptions::{Interruptions, Seizing};
 use nearside_linux::sys::page_bytes;
 pub(crate) use processes::*;
 use rustix::{

@@ -173,18 +173,22 @@ impl<'p> Stopped<'p> {
             options |= Options::from_bits_retain(SUSPEND_SECCOMP);
         }
         let mut seized = BTreeSet::new();
+        let mut seizing = sys::Seizing::default();
         loop {
             for thread in self.process.threads()? {
                 if seized.contains(&thread) {
                     continue;
                 }
-                let id = Pid::from_raw(thread);
-                match ptrace::seize(id, options).and_then(|()| ptrace::interrupt(id)) {
+                let interrupt = |()| ptrace::interrupt(Pid::from_raw(thread));
+                match seizing.seize(thread, options).and_then(interrupt) {
                     Ok(()) => {
                         seized.insert(thread);
                         self.late.insert(thread);
                     }
                     Err(error) => self.check_ended(thread, error, suspend_seccomp)?,
+                }
+                if seizing.were_replaced() {
+                    return Err(self.process.refused(Refusal::Gone));
                 }
             }
             if self.late.is_empty() {

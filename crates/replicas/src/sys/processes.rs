@@ -1,54 +1,12 @@
 //! The system calls that no safe crate wraps: `ptrace` requests with real-time signals and signal
 //! masks, `kcmp`, and queries of segments.
 
-use nix::{
-    sys::{
-        signal::{
-            SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, sigaction,
-        },
-        timer::{Expiration, Timer, TimerSetTimeFlags},
-    },
-    time::ClockId,
-    unistd::gettid,
-};
 use rustix::ioctl::{Updater, ioctl, opcode};
-use std::{io, os::fd::AsFd, time::Duration};
+use std::{io, os::fd::AsFd};
 
 /// `KCMP_FILE` and `KCMP_VM` (`include/uapi/linux/kcmp.h`).
 const KCMP_FILE: libc::c_long = 0;
 const KCMP_VM: libc::c_long = 1;
-
-/// Signals that interrupt a call in which this thread waits, again and again.
-#[derive(Debug)]
-pub(crate) struct Interruptions {
-    _timer: Timer,
-}
-
-impl Interruptions {
-    /// Takes the signal `SIGALRM` from this process for it.
-    ///
-    /// # Errors
-    /// `EAGAIN` if no more signals may be queued (`RLIMIT_SIGPENDING`).
-    pub(crate) fn every(period: Duration) -> io::Result<Self> {
-        let nothing = SigHandler::Handler(do_nothing);
-        let action = SigAction::new(nothing, SaFlags::empty(), SigSet::empty());
-        // SAFETY: the handler touches nothing.
-        unsafe { sigaction(Signal::SIGALRM, &action) }?;
-        SigSet::from(Signal::SIGALRM).thread_unblock()?;
-        let notify = SigevNotify::SigevThreadId {
-            signal: Signal::SIGALRM,
-            thread_id: gettid().as_raw(),
-            si_value: 0,
-        };
-        let mut timer = Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(notify))?;
-        // A period of 0 would be none.
-        let period = Expiration::Interval(period.max(Duration::from_millis(1)).into());
-        timer.set(period, TimerSetTimeFlags::empty())?;
-        Ok(Self { _timer: timer })
-    }
-}
-
-extern "C" fn do_nothing(_: libc::c_int) {}
 
 fn check(result: libc::c_long) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -261,20 +219,5 @@ mod tracing {
     /// The answer to a request that the kernel does not know.
     fn is_unknown(error: &io::Error) -> bool {
         matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_that_waits_is_interrupted_as_often_as_it_is_made() {
-        let (pipe, _open) = io::pipe().unwrap();
-        let _interruptions = Interruptions::every(Duration::from_millis(1)).unwrap();
-        for _ in 0..3 {
-            let read = rustix::io::read(&pipe, &mut [0; 1]);
-            assert_eq!(read, Err(rustix::io::Errno::INTR));
-        }
     }
 }
