@@ -15,7 +15,7 @@ use crate::{
 };
 use nearside_linux::escape;
 use rustix::{
-    fs::{Mode, OFlags, open, openat},
+    fs::{Mode, OFlags, open, openat, readlinkat},
     io::Errno,
     mount::{
         MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change,
@@ -25,9 +25,13 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use std::{
+    ffi::OsString,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    path::Path,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
+    path::{Path, PathBuf},
 };
 
 /// A mount namespace, by descriptor. It lives as long as this does.
@@ -225,6 +229,15 @@ impl Visitor {
             }
             Ok(())
         })
+    }
+
+    /// The path of a mount in its namespace: the kernel moves a mount along with what it is mounted
+    /// on. None if it is not attached any more.
+    pub(crate) fn path_of(&self, mount: BorrowedFd<'_>) -> Option<PathBuf> {
+        let number = mount.as_raw_fd().to_string();
+        let path = readlinkat(&self.descriptors, number.as_str(), Vec::new()).ok()?;
+        let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
+        (path != Path::new("/")).then_some(path)
     }
 
     /// Detaches the mount at `path` in a namespace if its files lie on `device`. Returns the file

@@ -139,8 +139,13 @@ impl Original {
     pub(crate) fn is_replaced(&self, there: Option<FileId>) -> bool {
         match there {
             Some(there) => there != self.id,
-            None => rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0),
+            None => self.has_no_name(),
         }
+    }
+
+    /// Whether nobody can open it by a name any more.
+    pub(crate) fn has_no_name(&self) -> bool {
+        rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
     /// The type of its file system, as `/proc/filesystems` names it as far as it is known.

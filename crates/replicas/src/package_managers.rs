@@ -5,15 +5,21 @@
 use crate::{
     error::{Error, IoContext},
     namespace::{Namespace, Visitor},
+    whole,
 };
 use nix::sys::fanotify::{
     EventFFlags, Fanotify, FanotifyEvent, FanotifyResponse, InitFlags, MarkFlags, MaskFlags,
     Response,
 };
-use rustix::fs::{FileType, Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, inotify, open};
 use std::{
+    ffi::OsStr,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::Path,
 };
 
@@ -50,10 +56,17 @@ const NAMES: &[&str] = &[
 const FOLDERS: &[&str] =
     &["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];
 
+/// The events of a file that may have been replaced: it has lost a name, or got another.
+const REPLACEMENTS: inotify::WatchFlags = inotify::WatchFlags::ATTRIB
+    .union(inotify::WatchFlags::MOVE_SELF)
+    .union(inotify::WatchFlags::DELETE_SELF);
+
 /// A group of marks on package managers.
 #[derive(Debug)]
 pub(crate) struct PackageManagers {
     group: Fanotify,
+    /// Tells of those that are replaced: a mark is one of a file, and goes with it.
+    changes: OwnedFd,
 }
 
 /// A process that waits to execute one. It goes on once this is dropped.
@@ -77,7 +90,9 @@ impl PackageManagers {
         let group = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)
             .map_err(io::Error::from)
             .doing(|| "watching for package managers (fanotify)".into())?;
-        Ok(Self { group })
+        let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
+            .doing(|| "watching package managers (inotify)".into())?;
+        Ok(Self { group, changes })
     }
 
     /// Marks those of a namespace, below the folder that will be its root if there is one.
@@ -106,8 +121,22 @@ impl PackageManagers {
         let path = format!("/proc/self/fd/{}", program.as_raw_fd());
         let readable = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mask = MaskFlags::FAN_OPEN_EXEC_PERM;
-        self.group.mark(MarkFlags::FAN_MARK_ADD, mask, readable, None::<&Path>)?;
+        self.group.mark(MarkFlags::FAN_MARK_ADD, mask, &readable, None::<&Path>)?;
+        let path = format!("/proc/self/fd/{}", readable.as_raw_fd());
+        inotify::add_watch(&self.changes, path, REPLACEMENTS)?;
         Ok(())
+    }
+
+    /// Becomes readable when one of them may have been replaced.
+    pub(crate) fn changes(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+
+    /// Takes note of replacements.
+    pub(crate) fn take_changes(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(self.changes.as_fd(), &mut buffer);
+        while reader.next().is_ok() {}
     }
 
     /// The processes that wait.
@@ -117,12 +146,27 @@ impl PackageManagers {
     }
 }
 
-/// Whether a process executes one.
+/// Whether a process executes one, or interprets one.
 pub(crate) fn is_one(process: u32) -> bool {
     let program = std::fs::read_link(format!("/proc/{process}/exe"));
-    program.is_ok_and(|path| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| NAMES.contains(&name))
+    let arguments = || whole::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    program.is_ok_and(|path| is_name_of_one(&path)) || is_interpreted(&arguments())
+}
+
+fn is_name_of_one(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| NAMES.contains(&name))
+}
+
+/// Whether these are the arguments of an interpreter for one that is a script. The kernel hands
+/// the interpreter its first argument, if it has one, and then the script's path.
+fn is_interpreted(arguments: &[u8]) -> bool {
+    let mut arguments = arguments.split(|byte| *byte == 0).skip(1);
+    let script = arguments.find(|argument| !argument.starts_with(b"-"));
+    script.is_some_and(|script| {
+        let script = Path::new(OsStr::from_bytes(script));
+        let folder = script.parent().and_then(|folder| folder.to_str());
+        folder.is_some_and(|folder| FOLDERS.contains(&folder)) && is_name_of_one(script)
     })
 }
 
@@ -144,6 +188,27 @@ impl Drop for Started<'_> {
         if let Some(file) = self.event.fd() {
             // It fails only if the process has been killed.
             let _ = self.group.write_response(FanotifyResponse::new(file, Response::FAN_ALLOW));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_that_is_a_package_manager_is_known_by_the_arguments_of_its_interpreter() {
+        for (arguments, is_one) in [
+            (&b"/usr/bin/python3\0/usr/bin/dnf\0install\0less\0"[..], true),
+            (b"/usr/bin/python3\0-s\0/usr/local/bin/pip\0list\0", true),
+            (b"/usr/bin/python3\0/usr/bin/server\0dnf\0", false),
+            (b"vim\0dnf\0", false),
+            (b"vim\0/home/me/dnf\0", false),
+            (b"python3\0", false),
+            (b"", false),
+        ] {
+            let text = String::from_utf8_lossy(arguments);
+            assert_eq!(is_interpreted(arguments), is_one, "{text:?}");
         }
     }
 }

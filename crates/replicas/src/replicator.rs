@@ -41,6 +41,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 /// Where the helper keeps its things, and what it may use.
@@ -75,6 +76,8 @@ pub struct Replicator {
     guests: BTreeMap<FileId, Guest>,
     /// Wishes for places without a file.
     absent: Vec<Absent>,
+    /// The last look at the places of all files.
+    places_seen: Instant,
     /// Copies that have gone, and whose memory processes keep.
     remains: Vec<Remains>,
     /// Copies that have gone, whose users are looked for once more.
@@ -142,6 +145,7 @@ impl Replicator {
             files: BTreeMap::new(),
             guests: BTreeMap::new(),
             absent: Vec::new(),
+            places_seen: Instant::now(),
             remains: Vec::new(),
             late: Vec::new(),
             watch: MemoryWatch::default(),

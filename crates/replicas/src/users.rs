@@ -9,26 +9,18 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     ops::Range,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
-/// For each file on `devices` the number of processes that map it. A process that ends meanwhile,
-/// or may not be looked at, does not count.
-pub(crate) fn users(proc: &Path, devices: &BTreeSet<u64>) -> BTreeMap<FileId, u32> {
+/// For each file on `devices` the number of these processes that map it or have it open. A process
+/// that ends meanwhile, or may not be looked at, does not count.
+pub(crate) fn users(
+    processes: impl Iterator<Item = u32>,
+    devices: &BTreeSet<u64>,
+) -> BTreeMap<FileId, u32> {
     let mut users = BTreeMap::new();
-    let Ok(entries) = fs::read_dir(proc) else { return users };
-    for entry in entries.flatten() {
-        let is_process = entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-        let Some(maps) = is_process.then(|| whole::read(entry.path().join("maps")).ok()).flatten()
-        else {
-            continue;
-        };
-        for file in mapped(&maps).into_iter().filter(|file| devices.contains(&file.device)) {
-            *users.entry(file).or_default() += 1;
-        }
+    for file in processes.flat_map(|process| used_at(process, devices).into_keys()) {
+        *users.entry(file).or_default() += 1;
     }
     users
 }
@@ -105,12 +97,8 @@ pub(crate) fn used_at(process: u32, devices: &BTreeSet<u64>) -> BTreeMap<FileId,
     mapped.chain(open).filter(|(file, _)| devices.contains(&file.device)).collect()
 }
 
-/// The files that a `/proc/PID/maps` names. Those on btrfs and overlayfs have other devices there
-/// than elsewhere; copies lie on a tmpfs.
-fn mapped(text: &[u8]) -> BTreeSet<FileId> {
-    files(maps(text))
-}
-
+/// The files of segments. Those on btrfs and overlayfs have other devices there than elsewhere;
+/// copies lie on a tmpfs.
 fn files(segments: Vec<Segment>) -> BTreeSet<FileId> {
     segments.iter().filter_map(file).collect()
 }
@@ -123,7 +111,7 @@ fn file(segment: &Segment) -> Option<FileId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs::File, io::Write};
+    use std::io::Write;
 
     #[test]
     fn an_open_file_is_used_and_a_closed_one_is_not() {
@@ -161,16 +149,20 @@ mod tests {
     }
 
     #[test]
-    fn the_executable_of_this_test_has_a_user() {
-        let folder = tempfile::tempdir().unwrap();
-        let program = File::open("/proc/self/exe").unwrap();
+    fn a_process_that_maps_a_file_and_one_that_has_it_open_are_its_users() {
+        let own = std::process::id();
         let text = fs::read("/proc/self/maps").unwrap();
-        // Its line is that of the first mapping; the device may differ from stat's.
-        let file = maps(&text)[0].file.unwrap();
-        let device = rustix::fs::makedev(file.major, file.minor);
-        let found = users(Path::new("/proc"), &[device].into());
-        assert!(found[&FileId { device, inode: file.inode }] >= 1);
-        assert_eq!(FileId::of(&program).unwrap().inode, file.inode);
-        assert!(users(folder.path(), &[device].into()).is_empty());
+        // The device may differ from that of stat(2).
+        let program = file(&maps(&text)[0]).unwrap();
+        assert_eq!(users([own].into_iter(), &[program.device].into())[&program], 1);
+        let open = tempfile::tempfile().unwrap();
+        let id = FileId::of(&open).unwrap();
+        let mut command = std::process::Command::new("sleep");
+        let mut child = command.arg("infinity").stdin(open).spawn().unwrap();
+        // It keeps the file open in this process.
+        drop(command);
+        assert_eq!(users([own, child.id()].into_iter(), &[id.device].into())[&id], 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

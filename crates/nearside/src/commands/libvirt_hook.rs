@@ -198,9 +198,13 @@ fn placed(
     };
     let mut reserve = || reserve_incoming(&mut host, &name, &known, decide, || race.is_first());
     let mut reserved = reserve();
-    if let Ok((Err(NotRewritten { lacks: Some(lacks), .. }), _)) = &reserved
-        && lacks.copies_go(root, at_most)
-    {
+    // Copies go node by node, and a cell may need the memory of another one.
+    for _ in known.memory_nodes().iter() {
+        match &reserved {
+            Ok((Err(NotRewritten { lacks: Some(lacks), .. }), _))
+                if lacks.copies_go(root, at_most) => {}
+            _ => break,
+        }
         reserved = reserve();
     }
     match reserved {

@@ -16,7 +16,7 @@ use crate::{
 };
 use clap::Subcommand;
 use nearside_linux::escape;
-use nearside_policy::replication::{Ratio, serving};
+use nearside_policy::replication::{CopyRefusal, Ratio, serving};
 use nearside_replicas::{
     Client,
     original::{Place, check},
@@ -66,7 +66,7 @@ Exit codes:
   0  done; a copy that has to wait for room, a writer, or a file is named with the reason
   1  could not
   2  invalid command line
-  3  partly done: some of the files")]
+  3  partly done: some of the files, or of their copies")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -186,18 +186,25 @@ fn run_add(args: &Add, connect: impl FnOnce() -> Result<Client, Failure>) -> Out
         }
         answer
     });
-    if !args.no_wait {
-        match await_copies(&client, &added) {
-            Ok(barred) => refused.extend(barred),
-            Err(failure) => return outcome(&args.files, &refused).and(Err(failure)),
-        }
+    if args.no_wait {
+        return outcome(&args.files, &refused);
     }
-    outcome(&args.files, &refused)
+    match await_copies(&client, &added) {
+        Ok((without, has_some)) => {
+            refused.extend(without);
+            match outcome(&args.files, &refused) {
+                Err(_) if has_some => Err(Failure::partly(told(&refused))),
+                outcome => outcome,
+            }
+        }
+        Err(failure) => outcome(&args.files, &refused).and(Err(failure)),
+    }
 }
 
-/// Waits until no copy of these files is being made. Names nodes without a copy, and returns the
-/// files that turned out to have none, each with its reason.
-fn await_copies(client: &Client, added: &BTreeSet<Place>) -> Result<Vec<String>, Failure> {
+/// Waits until no copy of these files is being made. Names nodes without a copy. Returns the files
+/// that turned out to have none, or whose copying failed, each with its reason, and whether any of
+/// these has copies on other nodes.
+fn await_copies(client: &Client, added: &BTreeSet<Place>) -> Result<(Vec<String>, bool), Failure> {
     let meter = Counter::new("copying", added.len());
     let mut pause = FIRST_PAUSE;
     loop {
@@ -207,14 +214,19 @@ fn await_copies(client: &Client, added: &BTreeSet<Place>) -> Result<Vec<String>,
         let changing = files.iter().filter(is_changing).count();
         if changing == 0 {
             meter.end();
-            let (barred, others): (Vec<_>, Vec<_>) =
-                files.iter().partition(|file| file.state == "barred");
+            let failed = |file: &FileStatus| {
+                file.refused.values().any(|why| matches!(why, CopyRefusal::Failed(_)))
+            };
+            let (without, others): (Vec<_>, Vec<_>) =
+                files.iter().partition(|file| file.state == "barred" || failed(file));
             let lines = |files: Vec<&FileStatus>| {
-                let lines = files.into_iter().flat_map(reasons);
-                lines.map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
+                let lines = files.into_iter().map(|file| reasons(file).concat());
+                let lines = lines.map(|line| line.trim_end().replace('\n', "\nnearside: "));
+                lines.filter(|line| !line.is_empty()).collect::<Vec<_>>()
             };
             output::note(lines(others));
-            return Ok(lines(barred));
+            let has_some = without.iter().any(|file| !file.copies.is_empty());
+            return Ok((lines(without), has_some));
         }
         meter.show(added.len() - changing);
         std::thread::sleep(pause);
@@ -320,9 +332,14 @@ fn each(files: &[PathBuf], mut ask: impl FnMut(&Path) -> Result<Answer, String>)
 fn outcome(files: &[PathBuf], refused: &[String]) -> Outcome {
     match refused.len() {
         0 => Ok(()),
-        all if all == files.len() => Err(Failure::could_not(refused.join("\nnearside: "))),
-        _ => Err(Failure::partly(refused.join("\nnearside: "))),
+        all if all == files.len() => Err(Failure::could_not(told(refused))),
+        _ => Err(Failure::partly(told(refused))),
     }
+}
+
+/// A line for each.
+fn told(refused: &[String]) -> String {
+    refused.join("\nnearside: ")
 }
 
 /// The file, not opened for reading yet, and its place without links. With an image, the path and

@@ -9,7 +9,7 @@ use crate::{
 use nearside_linux::Paths;
 use nearside_replicas::{Options, Replicator, exchanger};
 use rustix::process::geteuid;
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 /// Keep copies of program text on the nodes that execute it
 ///
@@ -64,6 +64,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let why = "the replicator changes mount namespaces: it needs root";
         return Err(Failure::could_not(why));
     }
+    stay_when_memory_is_short();
     let topology = open_host()?.topology().map_err(Failure::could_not)?;
     let options = Options {
         folder: args.folder.clone(),
@@ -79,6 +80,19 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     };
     replicator.run(ready).map_err(Failure::could_not)
+}
+
+/// Has the kernel kill almost any other process first. Copies of a replicator that has been killed
+/// have no lease. Its unit sets the same (`OOMScoreAdjust=`).
+fn stay_when_memory_is_short() {
+    const SCORE: i32 = -900;
+    let path = "/proc/self/oom_score_adj";
+    let now = fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    if now.is_some_and(|now| now > SCORE)
+        && let Err(error) = fs::write(path, SCORE.to_string())
+    {
+        output::note([format!("the kernel may kill it when memory is short: {path}: {error}")]);
+    }
 }
 
 #[cfg(test)]

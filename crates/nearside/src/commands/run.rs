@@ -176,7 +176,8 @@ fn try_run(args: &Args) -> Outcome {
     }
 }
 
-/// Starts a domain, once more if copies of program text have gone whose memory it lacked.
+/// Starts a domain, again each time when copies of program text have gone whose memory it may have
+/// lacked. They go node by node, and it may need that of another one.
 fn with_room(
     host: &mut Host,
     nodes: Option<&NodeSet>,
@@ -184,12 +185,15 @@ fn with_room(
     launch: &mut dyn FnMut(&mut Host) -> Result<Infallible, LaunchError>,
 ) -> Result<Infallible, LaunchError> {
     let nodes = nodes.cloned().unwrap_or_else(|| topology.memory_nodes());
-    let launched = launch(host);
-    let lacks = launched.as_ref().err().and_then(|it| Shortage::of_start(it, &nodes));
-    match lacks {
-        Some(lacks) if lacks.copies_go(host.root(), room::PATIENCE) => launch(host),
-        _ => launched,
+    let mut launched = launch(host);
+    for _ in nodes.iter() {
+        let lacks = launched.as_ref().err().and_then(|it| Shortage::of_start(it, &nodes));
+        if !lacks.is_some_and(|lacks| lacks.copies_go(host.root(), room::PATIENCE)) {
+            break;
+        }
+        launched = launch(host);
     }
+    launched
 }
 
 fn tell(args: &Args, plan: &Plan, notices: &[String]) {

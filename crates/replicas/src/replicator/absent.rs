@@ -3,9 +3,34 @@
 
 use super::Replicator;
 use crate::original::Place;
+use nearside_policy::replication::Event;
 use std::time::{Duration, Instant};
 
+/// The time between looks at the places of all files. The kernel tells nothing of a folder that is
+/// renamed, or of a new file where one has gone that has another name.
+const PLACES: Duration = Duration::from_secs(60);
+
 impl Replicator {
+    /// Looks for other files at the places of those that have copies, if it is time.
+    pub(super) fn look_at_places(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.places_seen) < PLACES {
+            return;
+        }
+        self.places_seen = now;
+        for id in self.files.keys().copied().collect::<Vec<_>>() {
+            if self.is_replaced(id) {
+                self.take(id, Event::Replaced);
+            }
+        }
+    }
+
+    /// The time until that, if there are files.
+    pub(super) fn until_places(&self) -> Option<Duration> {
+        let since = self.places_seen.elapsed();
+        (!self.files.is_empty()).then(|| PLACES.saturating_sub(since))
+    }
+
     /// Forgets the wish for a place. Says whether there was one.
     pub(super) fn forget_absent(&mut self, place: &Place) -> bool {
         let before = self.absent.len();

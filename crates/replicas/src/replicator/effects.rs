@@ -21,7 +21,9 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 use std::{
+    collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
     sync::{
         Arc, Once,
         atomic::{AtomicBool, Ordering},
@@ -209,10 +211,14 @@ impl Replicator {
     /// Binds the copy of a node in all namespaces that use it.
     fn bind_everywhere(&mut self, id: FileId, copy: NodeId) {
         let Some(file) = self.files.get(&id) else { return };
-        let guests = self.guests.values_mut();
-        for guest in guests.filter(|guest| file.serving.get(&guest.node) == Some(&copy)) {
-            bind(&self.stores, &self.visitor, guest, file);
+        let mut changed = Vec::new();
+        for (namespace, guest) in &mut self.guests {
+            let uses_it = file.serving.get(&guest.node) == Some(&copy);
+            if uses_it && bind(&self.stores, &self.visitor, guest, file) {
+                changed.push(*namespace);
+            }
         }
+        changed.into_iter().for_each(|namespace| self.give_names_back(namespace));
         let has_it = |guest: &Guest| guest.mounts.get(&id).is_some_and(|it| it.copy == copy);
         let running = self.guests.iter().filter(|(_, guest)| guest.running && has_it(guest));
         for namespace in running.map(|(namespace, _)| *namespace).collect::<Vec<_>>() {
@@ -220,20 +226,21 @@ impl Replicator {
         }
     }
 
-    /// Binds all copies of its node in a namespace. Returns their number.
-    pub(super) fn bind_all(&mut self, namespace: FileId) -> usize {
-        let Some(guest) = self.guests.get_mut(&namespace) else { return 0 };
+    /// Binds all copies of its node in a namespace.
+    pub(super) fn bind_all(&mut self, namespace: FileId) {
+        let Some(guest) = self.guests.get_mut(&namespace) else { return };
         for file in self.files.values() {
             bind(&self.stores, &self.visitor, guest, file);
         }
-        guest.mounts.len()
     }
 
     /// Takes the copy of one node, or of all, out of use, and removes it. If all go, the leases do
     /// as soon as no process can read a copy. Returns whether they were held until then.
     fn withdraw(&mut self, id: FileId, node: Option<NodeId>) -> bool {
-        let is_replaced = self.is_replaced(id);
+        let there = self.file_at_place_of(id);
         let Some(file) = self.files.get_mut(&id) else { return true };
+        let is_elsewhere = there.is_some_and(|there| there != Some(id));
+        let mut found_at = BTreeMap::new();
         let concerned = |it: NodeId| node.is_none_or(|node| node == it);
         file.jobs.retain(|node, cancelled| {
             if concerned(*node) {
@@ -241,11 +248,16 @@ impl Replicator {
             }
             !concerned(*node)
         });
-        for guest in self.guests.values_mut() {
+        for (namespace, guest) in &mut self.guests {
             if guest.mounts.get(&id).is_some_and(|mount| concerned(mount.copy)) {
+                let path = is_elsewhere.then(|| path_in(&self.visitor, guest, id)).flatten();
+                found_at.extend(path.map(|path| (*namespace, path)));
                 unbind(&self.visitor, guest, &file.original);
             }
         }
+        // Nobody finds a file that was renamed over: the kernel has detached the copies.
+        let is_lost = there.flatten().is_some() && is_elsewhere && found_at.is_empty();
+        let is_replaced = is_lost || file.original.has_no_name();
         let copies = std::mem::take(&mut file.copies).into_iter();
         let (going, staying): (Vec<_>, Vec<_>) = copies.partition(|(node, _)| concerned(*node));
         file.copies = staying.into_iter().collect();
@@ -262,6 +274,7 @@ impl Replicator {
             return is_released;
         };
         withdrawn.is_replaced = is_replaced;
+        withdrawn.moved = is_elsewhere.then_some(found_at);
         self.return_processes(&mut withdrawn, Whose::WithCopies, release);
         for (node, copy) in &withdrawn.copies {
             let remains = self.store(*node).and_then(|store| store.retire(copy));
@@ -271,16 +284,21 @@ impl Replicator {
         is_released
     }
 
-    /// After a change of the nodes that share copies: each namespace gets the copy of its node.
+    /// After a change of the nodes that share copies: each namespace gets the copy of its node, and
+    /// so do processes that map another one.
     pub(super) fn rebind(&mut self, id: FileId) {
         let Some(file) = self.files.get(&id) else { return };
-        for guest in self.guests.values_mut() {
-            let copy = guest.mounts.get(&id).map(|mount| mount.copy);
-            if copy.is_some_and(|copy| file.serving.get(&guest.node) != Some(&copy)) {
+        let mut changed = Vec::new();
+        for (namespace, guest) in &mut self.guests {
+            let is_left = guest.mounts.contains_key(&id) && !file.serving.contains_key(&guest.node);
+            if is_left {
                 unbind(&self.visitor, guest, &file.original);
             }
-            bind(&self.stores, &self.visitor, guest, file);
+            if is_left || bind(&self.stores, &self.visitor, guest, file) {
+                changed.push(*namespace);
+            }
         }
+        changed.into_iter().for_each(|namespace| self.give_names_back(namespace));
     }
 
     fn forget(&mut self, id: FileId) {
@@ -302,12 +320,18 @@ impl Replicator {
         }
     }
 
-    /// Whether the place of a file names another one now.
+    /// Whether the place of a file names another one now, or the file has no name any more.
     pub(super) fn is_replaced(&self, id: FileId) -> bool {
-        self.files.get(&id).is_some_and(|file| {
-            let there = self.visitor.file_on_host(&file.wish.place.on_host());
-            there.is_ok_and(|there| file.original.is_replaced(there))
-        })
+        let there = self.file_at_place_of(id);
+        let file = self.files.get(&id);
+        there.zip(file).is_some_and(|(there, file)| file.original.is_replaced(there))
+    }
+
+    /// The file, if any, that the host finds at the place of one. The outer `None`: that cannot be
+    /// told.
+    fn file_at_place_of(&self, id: FileId) -> Option<Option<FileId>> {
+        let file = self.files.get(&id)?;
+        self.visitor.file_on_host(&file.wish.place.on_host()).ok()
     }
 
     fn remove_copy(&self, node: NodeId, name: &str) {
@@ -335,6 +359,14 @@ pub(super) fn leaves_descriptors(newest: &OwnedFd) -> bool {
     number.saturating_add(SPARE_DESCRIPTORS) < limit
 }
 
+/// The path at which a namespace has the copy of a file, below its future root if it has one.
+fn path_in(visitor: &Visitor, guest: &Guest, id: FileId) -> Option<PathBuf> {
+    let path = visitor.path_of(guest.mounts.get(&id)?.mount.as_fd())?;
+    let future_root = guest.future_root.as_deref();
+    let below = future_root.and_then(|root| path.strip_prefix(root).ok());
+    Some(below.map_or_else(|| path.clone(), |below| Path::new("/").join(below)))
+}
+
 /// Takes the copy of a file out of a namespace.
 pub(super) fn unbind(visitor: &Visitor, guest: &mut Guest, original: &Original) {
     if let Some(mount) = guest.mounts.remove(&original.id)
@@ -344,27 +376,30 @@ pub(super) fn unbind(visitor: &Visitor, guest: &mut Guest, original: &Original) 
     }
 }
 
-/// Binds the copy that a namespace's node uses, if there is one and the namespace has the file.
-fn bind(stores: &[Store], visitor: &Visitor, guest: &mut Guest, file: &Replicated) {
+/// Binds the copy that a namespace's node uses, if there is one and the namespace has the file. Says
+/// whether that of another node has given way.
+fn bind(stores: &[Store], visitor: &Visitor, guest: &mut Guest, file: &Replicated) -> bool {
     let id = file.original.id;
     let copy = file.serving.get(&guest.node);
     let Some((node, copy)) = copy.and_then(|node| Some((*node, file.copies.get(node)?))) else {
-        return;
+        return false;
     };
-    if guest.mounts.contains_key(&id) || !guest.managers.is_empty() {
-        return;
+    let bound = guest.mounts.get(&id).map(|mount| mount.copy);
+    if bound == Some(node) || !guest.managers.is_empty() {
+        return false;
     }
     // The event that collapses its copies is on the way.
     if file.original.is_changed() {
-        return;
+        return false;
     }
-    let Some(store) = stores.iter().find(|store| store.node() == node) else { return };
+    let Some(store) = stores.iter().find(|store| store.node() == node) else { return false };
     let path = &file.original.place.path;
     // Attributes that the copy cannot have have an event of their own, which takes it away.
     if store.refresh(&file.original, copy).is_err() {
-        return;
+        return false;
     }
-    let bound = store.tree(copy).and_then(|tree| {
+    unbind(visitor, guest, &file.original);
+    let mounted = store.tree(copy).and_then(|tree| {
         if !leaves_descriptors(&tree) {
             static TOLD: Once = Once::new();
             TOLD.call_once(|| log!("namespaces miss copies: {TOO_MANY_OPEN}"));
@@ -372,7 +407,7 @@ fn bind(stores: &[Store], visitor: &Visitor, guest: &mut Guest, file: &Replicate
         }
         visitor.bind(&guest.namespace, guest.future_root.as_deref(), tree, path, id)
     });
-    match bound {
+    match mounted {
         Ok(Bound::Mount(mount)) => {
             guest.mounts.insert(id, Mount { copy: node, mount });
         }
@@ -386,4 +421,5 @@ fn bind(stores: &[Store], visitor: &Visitor, guest: &mut Guest, file: &Replicate
             log!("{}: {error}", escape::text(path));
         }
     }
+    bound.is_some()
 }

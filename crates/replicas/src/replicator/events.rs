@@ -30,6 +30,7 @@ enum Woken {
     Copied,
     Client,
     Manager,
+    ManagersReplaced,
     Request(usize),
     Process(FileId),
     ManagerEnded(FileId),
@@ -55,6 +56,7 @@ impl Replicator {
             self.retry_leases();
             self.retry_attachments();
             self.look_for_absent();
+            self.look_at_places();
             self.look_for_late_users();
             for woken in self.wait(&connections)? {
                 match woken {
@@ -83,6 +85,7 @@ impl Replicator {
                     }
                     Woken::Process(namespace) => self.process_ended(namespace),
                     Woken::Manager => self.managers_started(),
+                    Woken::ManagersReplaced => self.managers_replaced(),
                     Woken::ManagerEnded(namespace) => self.manager_ended(namespace),
                 }
             }
@@ -103,6 +106,8 @@ impl Replicator {
         let mounts = PollFd::from_borrowed_fd(self.host_mounts.as_fd(), PollFlags::PRI);
         fds.push((mounts, Woken::Mounts));
         fds.extend(self.managers.iter().map(|managers| (on(managers.as_fd()), Woken::Manager)));
+        let replaced = self.managers.iter().map(|managers| on(managers.changes()));
+        fds.extend(replaced.map(|changes| (changes, Woken::ManagersReplaced)));
         let requests = connections.iter().enumerate();
         fds.extend(requests.map(|(at, connection)| (on(connection.as_fd()), Woken::Request(at))));
         for (id, guest) in &self.guests {
@@ -115,6 +120,7 @@ impl Replicator {
             self.until_next_look(),
             self.until_retry(),
             self.until_absent(),
+            self.until_places(),
             self.until_attachment(),
             self.until_late(),
         ];

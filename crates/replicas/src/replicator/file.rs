@@ -12,7 +12,7 @@ use nearside_topology::{NodeId, NodeSet};
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::OwnedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -127,8 +127,11 @@ pub(super) struct Withdrawn {
     pub(super) place: Place,
     /// None if it could not be told.
     pub(super) identity: Option<Identity>,
-    /// Whether the place named another file by then. What processes map of the former one lives on.
+    /// Whether nobody finds it by a name any more. What processes map of it lives on.
     pub(super) is_replaced: bool,
+    /// Where namespaces find it, if the host does not at its place: it was renamed, one of its
+    /// folders was, or something is mounted there.
+    pub(super) moved: Option<BTreeMap<FileId, PathBuf>>,
     pub(super) copies: Vec<(NodeId, Copy)>,
     /// Namespaces without a guest that had one of the copies.
     pub(super) strays: BTreeSet<FileId>,
@@ -146,12 +149,19 @@ impl Withdrawn {
             place: file.original.place.clone(),
             identity: Identity::of(&file.original.file).ok(),
             is_replaced: false,
+            moved: None,
             copies,
             strays: BTreeSet::new(),
             settled: BTreeSet::new(),
             looks: 0,
             next_look: now,
         }
+    }
+
+    /// The path by which a namespace finds the file.
+    pub(super) fn path_in(&self, namespace: FileId) -> &Path {
+        let moved = self.moved.as_ref().and_then(|moved| moved.get(&namespace));
+        moved.unwrap_or(&self.place.path)
     }
 }
 

@@ -90,6 +90,10 @@ impl Replicator {
 
     /// Whether the place of a file names another one by now, which may have got its inode, or none.
     fn is_replaced_since(&self, gone: &Withdrawn) -> bool {
+        // It was elsewhere before.
+        if gone.moved.is_some() {
+            return false;
+        }
         let there = self.visitor.open_on_host(&gone.place.on_host());
         let there = there.and_then(|file| Identity::of(file).ok());
         there.is_none() || there != gone.identity

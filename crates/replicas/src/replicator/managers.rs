@@ -46,11 +46,23 @@ impl Replicator {
         guest.managers.retain(|_, manager| !has_ended(manager));
         if guest.managers.is_empty() {
             self.bind_all(namespace);
-            let Some(guest) = self.guests.get(&namespace) else { return };
-            self.give_names_back(guest);
-            if guest.running {
+            self.give_names_back(namespace);
+            if self.guests.get(&namespace).is_some_and(|guest| guest.running) {
                 // Services that it has started, and processes that could not be stopped before.
                 self.attach_all(namespace);
+            }
+        }
+    }
+
+    /// Package managers may have been replaced, by each other for example. Those that lie in their
+    /// places now are watched, too.
+    pub(super) fn managers_replaced(&self) {
+        let Some(managers) = &self.managers else { return };
+        managers.take_changes();
+        for guest in self.guests.values() {
+            let root = guest.future_root.as_deref();
+            if let Err(error) = managers.watch(&self.visitor, &guest.namespace, root) {
+                log!("{error}");
             }
         }
     }

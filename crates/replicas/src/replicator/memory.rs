@@ -1,14 +1,17 @@
 //! Memory of nodes: copies go when it gets tight, and return once there is room.
 
 use super::{Replicator, file::Replicated};
-use crate::{file_id::FileId, mountinfo::mounts, remains::Remains, users::users, whole};
+use crate::{
+    census::Census, file_id::FileId, mountinfo::mounts, namespace::Namespace, remains::Remains,
+    store::Store, users::users, whole,
+};
 use nearside_policy::{
     PageSize, allocatable,
     replication::{CopyUse, Event, NodeMemory, RECOVERY, least_useful_first, refuge},
 };
 use nearside_topology::{Node, NodeId, NodeSet, sysfs};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     time::{Duration, Instant},
 };
@@ -145,8 +148,7 @@ impl Replicator {
 
     /// Takes copies away, the least useful ones first.
     fn free_copies(&mut self, node: NodeId, bytes: u64) -> u64 {
-        let devices = self.stores.iter().map(crate::store::Store::device).collect();
-        let users = users(Path::new("/proc"), &devices);
+        let users = self.users();
         let mut uses = Vec::new();
         for (id, file) in &self.files {
             uses.extend(file.copies.iter().map(|(node, copy)| CopyUse {
@@ -171,6 +173,17 @@ impl Replicator {
         freed_bytes
     }
 
+    /// The number of processes that use each copy. Those in the host's own mount namespace count
+    /// for nothing: a look at all processes of a host would keep writers waiting, and those find no
+    /// copies but by a descriptor that they were sent.
+    pub(super) fn users(&self) -> BTreeMap<FileId, u32> {
+        let devices = self.stores.iter().map(Store::device).collect();
+        let others = [Some(self.visitor.home()), Namespace::of(1).ok().map(|host| host.id())];
+        let census = Census::take().unwrap_or_default();
+        let namespaces = census.namespaces().filter(|(it, _)| !others.contains(&Some(*it)));
+        users(namespaces.flat_map(|(_, processes)| processes).copied(), &devices)
+    }
+
     /// Makes copies again on a node that has recovered.
     fn return_copies(&mut self, node: NodeId, memory: NodeMemory, now: Instant) {
         let waiting = self.files.iter().filter(|(_, file)| {
@@ -191,7 +204,7 @@ impl Replicator {
         let mut bytes = 0_u64;
         for (id, needed_bytes) in waiting {
             let all_bytes = bytes.saturating_add(needed_bytes);
-            let budget = self.store(node).map_or(0, crate::store::Store::free_bytes);
+            let budget = self.store(node).map_or(0, Store::free_bytes);
             let has_room = memory.has_room_for(all_bytes) && all_bytes <= budget;
             if has_room && self.watch.may_try(id, node, now) {
                 bytes = all_bytes;

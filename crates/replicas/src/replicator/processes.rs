@@ -124,19 +124,21 @@ impl Replicator {
         }
     }
 
-    /// Processes that map copies by mounts that have gone meanwhile get them by the present ones.
+    /// Processes that map copies by mounts that have gone meanwhile get what the paths show now.
     /// `/proc/PID/maps` would show `/` as the path of all their text.
-    pub(super) fn give_names_back(&self, guest: &Guest) {
+    pub(super) fn give_names_back(&self, namespace: FileId) {
+        let Some(guest) = self.guests.get(&namespace) else { return };
         let mut exchanges = Vec::new();
-        for (id, mount) in &guest.mounts {
-            let Some(file) = self.files.get(id) else { continue };
-            let Some(copy) = file.copies.get(&mount.copy).map(|copy| copy.id) else { continue };
-            let path = file.original.place.path.clone();
-            exchanges.push(Exchange { path, from: copy, to: copy });
+        for (id, file) in &self.files {
+            let shown = guest.mounts.get(id).and_then(|mount| file.copies.get(&mount.copy));
+            let to = shown.map_or(*id, |copy| copy.id);
+            let path = &file.original.place.path;
+            let froms = file.copies.values().map(|copy| copy.id);
+            exchanges.extend(froms.map(|from| Exchange { path: path.clone(), from, to }));
         }
         // This direction is for processes under seccomp, too.
         let done = self.exchanger.detach(|census: &Census| {
-            let processes = census.processes(guest.namespace.id()).iter();
+            let processes = census.processes(namespace).iter();
             let concerned = processes.filter_map(|process| {
                 let nameless = nameless(*process);
                 let concerned = exchanges.iter().filter(|it| nameless.contains(&it.from));

@@ -17,7 +17,6 @@ use crate::{
     original::{Original, Place},
     protocol::{Answer, CopyStatus, FileStatus, MAX_ANSWER_BYTES, Request},
     store::Store,
-    users::users,
 };
 use nearside_linux::escape;
 use nearside_policy::replication::{Bar, Event, Life, State, gain_percent, serving};
@@ -28,7 +27,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Instant,
 };
 
@@ -85,18 +84,18 @@ impl Replicator {
                 Answer::Done
             }
             Request::Join { node } => match self.join(asked.process, node, None, false) {
-                Ok(namespace) => Answer::Joined { copies: self.bind_all(namespace) },
+                Ok(namespace) => {
+                    let guest = self.guests.get(&namespace);
+                    Answer::Joined { copies: guest.map_or(0, |guest| guest.mounts.len()) }
+                }
                 Err(why) => Answer::Refused { why },
             },
             Request::Attach { process, node, future_root } => {
                 match self.join(process, node, future_root, true) {
-                    Ok(namespace) => {
-                        self.bind_all(namespace);
-                        match self.attach_processes(namespace, None, ATTEMPTS) {
-                            Ok(attached) => Answer::Attached(attached),
-                            Err(why) => Answer::Refused { why },
-                        }
-                    }
+                    Ok(namespace) => match self.attach_processes(namespace, None, ATTEMPTS) {
+                        Ok(attached) => Answer::Attached(attached),
+                        Err(why) => Answer::Refused { why },
+                    },
                     Err(why) => Answer::Refused { why },
                 }
             }
@@ -198,9 +197,15 @@ impl Replicator {
         known.original.place.clone_from(place);
         known.wish.place.clone_from(place);
         // Its mounts have moved with it, or have gone with its former name.
-        for guest in self.guests.values_mut() {
-            unbind(&self.visitor, guest, &known.original);
+        let mut unbound = Vec::new();
+        for (namespace, guest) in &mut self.guests {
+            if guest.mounts.contains_key(&id) {
+                unbind(&self.visitor, guest, &known.original);
+                unbound.push(*namespace);
+            }
         }
+        self.rebind(id);
+        unbound.into_iter().for_each(|namespace| self.give_names_back(namespace));
     }
 
     /// Ends all copies of a file. What lies at its place later gets none.
@@ -232,7 +237,7 @@ impl Replicator {
             .map_err(|error| Bar::NotWatched { error: io::Error::from(error).to_string() })
     }
 
-    /// Makes the mount namespace of a process one that gets the copies of a node.
+    /// Makes the mount namespace of a process one that gets the copies of a node, and binds them.
     fn join(
         &mut self,
         process: u32,
@@ -286,13 +291,22 @@ impl Replicator {
         if !self.guests.contains_key(&id) {
             self.clear_others(&guest);
         }
-        if let Some(former) = self.guests.remove(&id).filter(|former| former.node == node) {
+        let mut has_moved = false;
+        if let Some(former) = self.guests.remove(&id) {
+            has_moved = former.node != node;
             guest.running |= former.running;
-            (guest.managers, guest.mounts) = (former.managers, former.mounts);
-            (guest.left, guest.retry) = (former.left, former.retry);
+            (guest.managers, guest.left, guest.retry) =
+                (former.managers, former.left, former.retry);
+            if !has_moved {
+                guest.mounts = former.mounts;
+            }
         }
         Self::find_managers(&mut guest, census.processes(id));
         self.guests.insert(id, guest);
+        self.bind_all(id);
+        if has_moved {
+            self.give_names_back(id);
+        }
         Ok(id)
     }
 
@@ -310,8 +324,7 @@ impl Replicator {
     }
 
     fn status(&self, from: usize) -> Answer {
-        let devices: BTreeSet<_> = self.stores.iter().map(Store::device).collect();
-        let users = users(Path::new("/proc"), &devices);
+        let users = self.users();
         let files = self.files.values().map(|file| (&file.wish, Some(file)));
         let absent_ones = self.absent.iter().map(|absent| (&absent.wish, None));
         let mut sorted: Vec<_> = files.chain(absent_ones).collect();

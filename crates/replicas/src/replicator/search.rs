@@ -17,7 +17,7 @@ use nearside_linux::escape;
 use nearside_topology::NodeId;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// The search, in several looks.
@@ -76,7 +76,7 @@ impl<'a> Search<'a> {
         census: &Census,
         shown: impl Fn(&mut Self, FileId, &[u32]) -> Option<FileId>,
     ) -> Vec<ToDetach> {
-        let mut concerned = BTreeMap::<FileId, Vec<u32>>::new();
+        let mut concerned = BTreeMap::<(FileId, PathBuf), Vec<u32>>::new();
         let home = self.replicator.visitor.home();
         // This helper has copies open itself.
         for (namespace, processes) in census.namespaces().filter(|(it, _)| *it != home) {
@@ -87,17 +87,21 @@ impl<'a> Search<'a> {
                 || shown.is_some();
             if is_concerned && !self.gone.is_replaced {
                 let processes = processes.iter().filter(|it| !self.gone.settled.contains(it));
-                concerned.entry(shown.unwrap_or(self.gone.original)).or_default().extend(processes);
+                let to = shown.unwrap_or(self.gone.original);
+                let path = self.gone.path_in(namespace).to_owned();
+                concerned.entry((to, path)).or_default().extend(processes);
             }
         }
         concerned.retain(|_, processes| !processes.is_empty());
-        concerned.into_iter().map(|(to, processes)| (processes, self.exchanges(to))).collect()
+        let exchanges = |((to, path), processes): ((FileId, PathBuf), Vec<u32>)| {
+            (processes, self.exchanges(to, &path))
+        };
+        concerned.into_iter().map(exchanges).collect()
     }
 
-    fn exchanges(&self, to: FileId) -> Vec<Exchange> {
-        let path = &self.gone.place.path;
+    fn exchanges(&self, to: FileId, path: &Path) -> Vec<Exchange> {
         let exchange =
-            |(_, copy): &(NodeId, Copy)| Exchange { path: path.clone(), from: copy.id, to };
+            |(_, copy): &(NodeId, Copy)| Exchange { path: path.into(), from: copy.id, to };
         self.gone.copies.iter().map(exchange).collect()
     }
 
@@ -109,12 +113,13 @@ impl<'a> Search<'a> {
 
     /// Takes copies out of a namespace that has them by itself, such as one that was made from a
     /// guest's (unshare(1), a sandbox). Says whether it had any.
-    fn clear_stray(&self, id: FileId, processes: &[u32], mounts: &[Mount]) -> bool {
+    fn clear_stray(&mut self, id: FileId, processes: &[u32], mounts: &[Mount]) -> bool {
         let is_going =
             |mount: &&Mount| self.gone.copies.iter().any(|(_, copy)| is_mount_of(mount, copy));
         let mounts: Vec<_> = mounts.iter().filter(is_going).collect();
-        if mounts.is_empty() {
-            return false;
+        let Some(first) = mounts.first() else { return false };
+        if let Some(moved) = &mut self.gone.moved {
+            moved.entry(id).or_insert_with(|| first.point.clone());
         }
         if let Some(namespace) = Namespace::with_any(processes, id) {
             for mount in mounts {

@@ -328,6 +328,49 @@ fn a_file_that_is_renamed_over_another_one_leaves_the_wish_for_its_former_place(
     replicator.stop();
 }
 
+/// The file still has a name, and processes that use its copies.
+#[test]
+fn what_is_written_to_a_file_is_seen_also_once_another_one_has_its_former_place() {
+    let folder = "/tmp/moved";
+    fs::create_dir_all(folder).unwrap();
+    let path = plugin("moved/text.so");
+    let replicator = Replicator::start("");
+    type Move<'a> = &'a dyn Fn() -> String;
+    let moves: &[(&str, Move<'_>)] = &[
+        ("the file", &|| {
+            fs::rename(&path, "/tmp/moved.so").unwrap();
+            "/tmp/moved.so".into()
+        }),
+        ("its folder", &|| {
+            fs::rename(folder, "/tmp/moved.old").unwrap();
+            fs::create_dir(folder).unwrap();
+            "/tmp/moved.old/text.so".into()
+        }),
+    ];
+    for (round, (what, make)) in moves.iter().enumerate() {
+        add("", std::slice::from_ref(&path), "replicated");
+        let mut domain = Python::at_home(&format!("moved{round}"), 1);
+        // A namespace of its own, with the copies of the domain that it was made from.
+        let mut stray = Python::at_home_in_namespace(&format!("stray{round}"), 2);
+        for user in [&mut domain, &mut stray] {
+            user.exec(&format!("import mmap\nfile = open('{path}', 'rb', 0)"));
+            user.exec("mapped = mmap.mmap(file.fileno(), 6, prot=mmap.PROT_READ)");
+            let device = user.eval("__import__('os').fstat(file.fileno()).st_dev");
+            assert_ne!(device, fs::metadata(&path).unwrap().dev().to_string());
+        }
+        let now = make();
+        fs::write(&path, "000001").unwrap();
+        let written = OpenOptions::new().write(true).open(&now).unwrap();
+        written.write_all_at(b"000002", 0).unwrap();
+        for user in [&mut domain, &mut stray] {
+            assert_eq!(user.eval("mapped[:6]"), "b'000002'", "{what} has moved");
+            assert_eq!(user.eval("file.read(6)"), "b'000002'", "{what} has moved");
+            assert_eq!(user.eval(&reading(&path)), "b'000001'");
+        }
+    }
+    replicator.stop();
+}
+
 #[test]
 fn a_file_goes_with_its_file_system() {
     let folder = "/tmp/unmounted";

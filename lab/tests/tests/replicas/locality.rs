@@ -123,6 +123,11 @@ fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
         let now = python.eval(&device);
         now != shared && now != fs::metadata(&plugin).unwrap().dev().to_string()
     });
+    // It maps that one, too, under its name.
+    let maps = fs::read_to_string(format!("/proc/{}/maps", python.child.id())).unwrap();
+    assert!(maps.contains(&plugin), "{maps}");
+    assert!(!maps.lines().any(|line| line.ends_with(" /")), "{maps}");
+    assert_eq!(python.eval("__import__('os').fstat(file.fileno()).st_dev"), python.eval(&device));
     // A domain's home names the nodes as well.
     let serving = || super::helper::status(&plugin).unwrap()["serving"].clone();
     // One that has unshared its namespace since sees the copy of its node, too.

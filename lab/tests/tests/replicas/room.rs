@@ -85,6 +85,8 @@ fn copies_go_before_a_hog_loses_a_page_and_return_after_it() {
     let path = plugin("yielding");
     fs::write(&path, vec![7; 100 << 20]).unwrap();
     let replicator = Replicator::start("--budget 200M");
+    let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", replicator.child.id()));
+    assert_eq!(score.unwrap(), "-900\n", "the kernel kills others first");
     add("--nodes 2-3", std::slice::from_ref(&path), "replicated");
     // A page that the domain has written keeps its copy of the file in memory.
     let mut domain = Python::at_home("writing", 2);
