@@ -376,8 +376,8 @@ pub(super) fn unbind(visitor: &Visitor, guest: &mut Guest, original: &Original) 
     }
 }
 
-/// Binds the copy that a namespace's node uses, if there is one and the namespace has the file. Says
-/// whether that of another node has given way.
+/// Binds the copy that a namespace's node uses, if there is one and the namespace has the file.
+/// Says whether that of another node has given way.
 fn bind(stores: &[Store], visitor: &Visitor, guest: &mut Guest, file: &Replicated) -> bool {
     let id = file.original.id;
     let copy = file.serving.get(&guest.node);
