@@ -15,7 +15,7 @@ use crate::{
 };
 use nearside_linux::escape;
 use rustix::{
-    fs::{Mode, OFlags, open, openat, readlinkat},
+    fs::{CWD, Mode, OFlags, ResolveFlags, open, openat, openat2, readlinkat},
     io::Errno,
     mount::{
         MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change,
@@ -143,6 +143,23 @@ impl Visitor {
             Err(_) => Ok(None),
         };
         self.on_host(there).map_err(io::Error::other)?
+    }
+
+    /// Those files that the host does not find at their paths, or cannot without questions to file
+    /// systems.
+    pub(crate) fn perhaps_not_on_host(
+        &self,
+        files: impl Iterator<Item = (FileId, PathBuf)>,
+    ) -> Vec<FileId> {
+        let files: Vec<_> = files.collect();
+        let is_there = |(id, path): &(FileId, PathBuf)| {
+            // What the kernel has in memory (RESOLVE_CACHED since Linux 5.12).
+            let resolve = ResolveFlags::CACHED | ResolveFlags::NO_SYMLINKS;
+            let there = openat2(CWD, path, FILE, Mode::empty(), resolve);
+            there.is_ok_and(|there| FileId::of(&there).is_ok_and(|there| there == *id))
+        };
+        let others = || files.iter().filter(|file| !is_there(file)).map(|(id, _)| *id).collect();
+        self.on_host(others).unwrap_or_default()
     }
 
     /// The file at a path of the host without links, not open for reading; none if there is none.

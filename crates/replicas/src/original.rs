@@ -9,7 +9,7 @@ use crate::{
 };
 use nearside_linux::escape;
 use nearside_policy::replication::Bar;
-use rustix::fs::{AtFlags, FileType, Stat, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{AtFlags, FileType, Stat, StatxAttributes, StatxFlags, readlink, statx};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -146,6 +146,14 @@ impl Original {
     /// Whether nobody can open it by a name any more.
     pub(crate) fn has_no_name(&self) -> bool {
         rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
+    /// Whether the name by which it was opened has gone: it was unlinked, or another file was
+    /// renamed over it. A file that was renamed itself has a name. The kernel tells by the end of
+    /// the path (`d_path` in `fs/d_path.c`).
+    pub(crate) fn has_lost_its_name(&self) -> bool {
+        let path = readlink(format!("/proc/self/fd/{}", self.file.as_raw_fd()), Vec::new());
+        path.is_ok_and(|path| path.as_bytes().ends_with(b" (deleted)"))
     }
 
     /// The type of its file system, as `/proc/filesystems` names it as far as it is known.
@@ -291,9 +299,16 @@ mod tests {
         let original = Original::open(&sent, None, &place(&old), |_, _| None).unwrap().unwrap();
         let is_replaced = || original.is_replaced(FileId::at(&old).ok());
         assert!(!is_replaced());
+        let (moved, second) = (folder.path().join("moved"), folder.path().join("second"));
+        std::fs::rename(&old, &moved).unwrap();
+        assert!(!is_replaced() && !original.has_lost_its_name(), "it has another name");
+        std::fs::rename(&moved, &old).unwrap();
+        std::fs::hard_link(&old, &second).unwrap();
         std::fs::write(&new, "new").unwrap();
         std::fs::rename(&new, &old).unwrap();
-        assert!(is_replaced());
+        assert!(is_replaced() && original.has_lost_its_name() && !original.has_no_name());
+        std::fs::remove_file(&second).unwrap();
+        assert!(original.has_no_name());
         // A mount may show a file without a name.
         assert!(original.is_replaced(None) && !original.is_replaced(Some(original.id)));
     }

@@ -4,6 +4,7 @@
 
 use crate::{
     error::{Error, IoContext},
+    file_id::FileId,
     namespace::{Namespace, Visitor},
     whole,
 };
@@ -13,6 +14,8 @@ use nix::sys::fanotify::{
 };
 use rustix::fs::{FileType, Mode, OFlags, inotify, open};
 use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     io,
     mem::MaybeUninit,
@@ -67,6 +70,8 @@ pub(crate) struct PackageManagers {
     group: Fanotify,
     /// Tells of those that are replaced: a mark is one of a file, and goes with it.
     changes: OwnedFd,
+    /// The namespaces that have each watched file.
+    watched: RefCell<BTreeMap<i32, BTreeSet<FileId>>>,
 }
 
 /// A process that waits to execute one. It goes on once this is dropped.
@@ -92,7 +97,7 @@ impl PackageManagers {
             .doing(|| "watching for package managers (fanotify)".into())?;
         let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
             .doing(|| "watching package managers (inotify)".into())?;
-        Ok(Self { group, changes })
+        Ok(Self { group, changes, watched: RefCell::default() })
     }
 
     /// Marks those of a namespace, below the folder that will be its root if there is one.
@@ -107,15 +112,18 @@ impl PackageManagers {
     ) -> Result<(), Error> {
         for program in visitor.find(namespace, future_root, FOLDERS, NAMES)? {
             // One that cannot be marked is one that cannot be read.
-            let _ = self.mark(&program);
+            if let Ok(Some(watch)) = self.mark(&program) {
+                self.watched.borrow_mut().entry(watch).or_default().insert(namespace.id());
+            }
         }
         Ok(())
     }
 
-    fn mark(&self, program: &OwnedFd) -> io::Result<()> {
+    /// Marks one, unless it is no regular file. Returns its watch.
+    fn mark(&self, program: &OwnedFd) -> io::Result<Option<i32>> {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(program)?.st_mode);
         if kind != FileType::RegularFile {
-            return Ok(());
+            return Ok(None);
         }
         // Marks take a description that can be read. To open a regular file has no effects.
         let path = format!("/proc/self/fd/{}", program.as_raw_fd());
@@ -123,8 +131,7 @@ impl PackageManagers {
         let mask = MaskFlags::FAN_OPEN_EXEC_PERM;
         self.group.mark(MarkFlags::FAN_MARK_ADD, mask, &readable, None::<&Path>)?;
         let path = format!("/proc/self/fd/{}", readable.as_raw_fd());
-        inotify::add_watch(&self.changes, path, REPLACEMENTS)?;
-        Ok(())
+        Ok(Some(inotify::add_watch(&self.changes, path, REPLACEMENTS)?))
     }
 
     /// Becomes readable when one of them may have been replaced.
@@ -132,11 +139,22 @@ impl PackageManagers {
         self.changes.as_fd()
     }
 
-    /// Takes note of replacements.
-    pub(crate) fn take_changes(&self) {
+    /// The namespaces where one may have been replaced.
+    pub(crate) fn take_changes(&self) -> BTreeSet<FileId> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(self.changes.as_fd(), &mut buffer);
-        while reader.next().is_ok() {}
+        let mut watched = self.watched.borrow_mut();
+        let mut changed = BTreeSet::new();
+        while let Ok(event) = reader.next() {
+            if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) {
+                changed.extend(watched.values().flatten());
+            } else if event.events().contains(inotify::ReadFlags::IGNORED) {
+                changed.extend(watched.remove(&event.wd()).into_iter().flatten());
+            } else {
+                changed.extend(watched.get(&event.wd()).into_iter().flatten());
+            }
+        }
+        changed
     }
 
     /// The processes that wait.

@@ -12,14 +12,20 @@ use std::{
     path::PathBuf,
 };
 
-/// For each file on `devices` the number of these processes that map it or have it open. A process
-/// that ends meanwhile, or may not be looked at, does not count.
+/// So many descriptors of a process are looked at to count users. A server may have a hundred
+/// thousand, and writers wait meanwhile.
+const COUNTED_DESCRIPTORS: usize = 1024;
+
+/// For each file on `devices` the number of these processes that map it or have it open, as far as
+/// their first descriptors tell. A process that ends meanwhile, or may not be looked at, does not
+/// count.
 pub(crate) fn users(
     processes: impl Iterator<Item = u32>,
     devices: &BTreeSet<u64>,
 ) -> BTreeMap<FileId, u32> {
     let mut users = BTreeMap::new();
-    for file in processes.flat_map(|process| used_at(process, devices).into_keys()) {
+    let uses = |process| used_of_first(process, devices, COUNTED_DESCRIPTORS).into_keys();
+    for file in processes.flat_map(uses) {
         *users.entry(file).or_default() += 1;
     }
     users
@@ -85,15 +91,25 @@ pub(crate) fn nameless(process: u32) -> BTreeSet<FileId> {
 
 /// The files on `devices` that a process maps or has open, each with a link of `/proc` to it.
 pub(crate) fn used_at(process: u32, devices: &BTreeSet<u64>) -> BTreeMap<FileId, PathBuf> {
+    used_of_first(process, devices, usize::MAX)
+}
+
+/// The same, of so many descriptors.
+fn used_of_first(
+    process: u32,
+    devices: &BTreeSet<u64>,
+    descriptors: usize,
+) -> BTreeMap<FileId, PathBuf> {
     let folder = PathBuf::from(format!("/proc/{process}"));
     let segments = maps(&whole::read(folder.join("maps")).unwrap_or_default());
     let mapped = segments.iter().filter_map(|segment| {
         let Range { start, end } = segment.addresses;
         Some((file(segment)?, folder.join(format!("map_files/{start:x}-{end:x}"))))
     });
-    let descriptors = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
-    let open =
-        descriptors.filter_map(|entry| Some((FileId::at(&entry.path()).ok()?, entry.path())));
+    let all = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+    let open = all
+        .take(descriptors)
+        .filter_map(|entry| Some((FileId::at(&entry.path()).ok()?, entry.path())));
     mapped.chain(open).filter(|(file, _)| devices.contains(&file.device)).collect()
 }
 

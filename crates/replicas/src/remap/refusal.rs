@@ -133,6 +133,9 @@ pub enum Refusal {
         /// The time that it had, in milliseconds.
         waited_ms: u64,
     },
+    /// Some of its threads have ended while others were being stopped.
+    #[error("its threads end: it executes another program")]
+    ThreadsEnd,
     /// No instruction was found that makes system calls.
     #[error("found no system call instruction in its vDSO and other text")]
     NoSyscallInstruction,
@@ -158,7 +161,8 @@ impl Refusal {
             Self::AlreadyTraced { .. }
             | Self::Vfork { .. }
             | Self::SharesMemory { .. }
-            | Self::DoesNotStop { .. } => false,
+            | Self::DoesNotStop { .. }
+            | Self::ThreadsEnd => false,
         }
     }
 }

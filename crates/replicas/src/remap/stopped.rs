@@ -187,8 +187,8 @@ impl<'p> Stopped<'p> {
                     }
                     Err(error) => self.check_ended(thread, error, suspend_seccomp)?,
                 }
-                if seizing.were_replaced() {
-                    return Err(self.process.refused(Refusal::Gone));
+                if seizing.have_ended() {
+                    return Err(self.process.refused(Refusal::ThreadsEnd));
                 }
             }
             if self.late.is_empty() {
@@ -209,8 +209,12 @@ impl<'p> Stopped<'p> {
         error: nix::Error,
         suspend_seccomp: bool,
     ) -> Result<(), RemapError> {
-        if error == nix::Error::ESRCH {
-            return Ok(());
+        match error {
+            nix::Error::ESRCH => return Ok(()),
+            nix::Error::EAGAIN => {
+                return Err(self.process.tracing("stop it (timer_create)", error.into()));
+            }
+            _ => {}
         }
         let status = std::fs::read(self.process.path(&format!("task/{thread}/status")));
         let status = String::from_utf8_lossy(&status.unwrap_or_default()).into_owned();

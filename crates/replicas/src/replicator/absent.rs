@@ -18,7 +18,8 @@ impl Replicator {
             return;
         }
         self.places_seen = now;
-        for id in self.files.keys().copied().collect::<Vec<_>>() {
+        let places = self.files.iter().map(|(id, file)| (*id, file.wish.place.on_host()));
+        for id in self.visitor.perhaps_not_on_host(places) {
             if self.is_replaced(id) {
                 self.take(id, Event::Replaced);
             }

@@ -255,9 +255,8 @@ impl Replicator {
                 unbind(&self.visitor, guest, &file.original);
             }
         }
-        // Nobody finds a file that was renamed over: the kernel has detached the copies.
-        let is_lost = there.flatten().is_some() && is_elsewhere && found_at.is_empty();
-        let is_replaced = is_lost || file.original.has_no_name();
+        // A second name of a file that was renamed over is not known.
+        let is_replaced = is_elsewhere && file.original.has_lost_its_name();
         let copies = std::mem::take(&mut file.copies).into_iter();
         let (going, staying): (Vec<_>, Vec<_>) = copies.partition(|(node, _)| concerned(*node));
         file.copies = staying.into_iter().collect();
@@ -398,16 +397,20 @@ fn bind(stores: &[Store], visitor: &Visitor, guest: &mut Guest, file: &Replicate
     if store.refresh(&file.original, copy).is_err() {
         return false;
     }
-    unbind(visitor, guest, &file.original);
-    let mounted = store.tree(copy).and_then(|tree| {
-        if !leaves_descriptors(&tree) {
+    let tree = match store.tree(copy) {
+        Ok(tree) if leaves_descriptors(&tree) => tree,
+        Ok(_) => {
             static TOLD: Once = Once::new();
             TOLD.call_once(|| log!("namespaces miss copies: {TOO_MANY_OPEN}"));
-            return Ok(Bound::NotThere);
+            return false;
         }
-        visitor.bind(&guest.namespace, guest.future_root.as_deref(), tree, path, id)
-    });
-    match mounted {
+        Err(error) => {
+            log!("{}: {error}", escape::text(path));
+            return false;
+        }
+    };
+    unbind(visitor, guest, &file.original);
+    match visitor.bind(&guest.namespace, guest.future_root.as_deref(), tree, path, id) {
         Ok(Bound::Mount(mount)) => {
             guest.mounts.insert(id, Mount { copy: node, mount });
         }

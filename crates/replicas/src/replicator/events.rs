@@ -57,6 +57,7 @@ impl Replicator {
             self.retry_attachments();
             self.look_for_absent();
             self.look_at_places();
+            self.look_for_managers();
             self.look_for_late_users();
             for woken in self.wait(&connections)? {
                 match woken {
@@ -121,6 +122,7 @@ impl Replicator {
             self.until_retry(),
             self.until_absent(),
             self.until_places(),
+            self.until_managers(),
             self.until_attachment(),
             self.until_late(),
         ];

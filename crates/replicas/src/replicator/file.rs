@@ -1,6 +1,6 @@
 //! The helper's knowledge of files, namespaces and nodes.
 
-use super::retry::Retry;
+use super::retry::{Looks, Retry};
 use crate::{
     file_id::{FileId, Identity},
     namespace::Namespace,
@@ -96,6 +96,8 @@ pub(super) struct Guest {
     /// Those of them that could not be stopped, and the next attempt.
     pub(super) left: BTreeSet<u32>,
     pub(super) retry: Retry,
+    /// Looks for package managers that have been replaced.
+    pub(super) manager_looks: Looks,
     /// Package managers that run in it, by number. As long as there are any, no copy is bound.
     pub(super) managers: BTreeMap<u32, OwnedFd>,
     /// The copies bound in it, by original.
@@ -158,10 +160,12 @@ impl Withdrawn {
         }
     }
 
-    /// The path by which a namespace finds the file.
+    /// The path by which a namespace finds the file. One without a copy most likely finds a file
+    /// that has moved where another one does.
     pub(super) fn path_in(&self, namespace: FileId) -> &Path {
-        let moved = self.moved.as_ref().and_then(|moved| moved.get(&namespace));
-        moved.unwrap_or(&self.place.path)
+        let moved = self.moved.as_ref();
+        let path = moved.and_then(|moved| moved.get(&namespace).or(moved.values().next()));
+        path.unwrap_or(&self.place.path)
     }
 }
 

@@ -1,9 +1,14 @@
 //! Package managers inside domains: copies leave the namespace while one runs.
 
 use super::{Replicator, events::open_process, file::Guest};
-use crate::{file_id::FileId, namespace::Namespace, store::Store};
+use crate::{
+    file_id::FileId, namespace::Namespace, package_managers::PackageManagers, store::Store,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::AsFd;
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 
 impl Replicator {
     /// Processes wait to execute package managers. Those in a domain go on without copies.
@@ -56,15 +61,35 @@ impl Replicator {
 
     /// Package managers may have been replaced, by each other for example. Those that lie in their
     /// places now are watched, too.
-    pub(super) fn managers_replaced(&self) {
-        let Some(managers) = &self.managers else { return };
-        managers.take_changes();
-        for guest in self.guests.values() {
-            let root = guest.future_root.as_deref();
-            if let Err(error) = managers.watch(&self.visitor, &guest.namespace, root) {
-                log!("{error}");
+    pub(super) fn managers_replaced(&mut self) {
+        let changed = self.managers.as_ref().map(PackageManagers::take_changes);
+        let now = Instant::now();
+        for namespace in changed.unwrap_or_default() {
+            if let Some(guest) = self.guests.get_mut(&namespace) {
+                guest.manager_looks.begin(now);
             }
         }
+        self.look_for_managers();
+    }
+
+    /// Watches those that have come to namespaces whose time it is.
+    pub(super) fn look_for_managers(&mut self) {
+        let Some(managers) = &self.managers else { return };
+        let now = Instant::now();
+        for guest in self.guests.values_mut() {
+            if guest.manager_looks.take_due(now) {
+                let root = guest.future_root.as_deref();
+                if let Err(error) = managers.watch(&self.visitor, &guest.namespace, root) {
+                    log!("{error}");
+                }
+            }
+        }
+    }
+
+    /// The time until the next look.
+    pub(super) fn until_managers(&self) -> Option<Duration> {
+        let next = self.guests.values().filter_map(|guest| guest.manager_looks.at()).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
     }
 
     /// Package managers that have run before the namespace joined.

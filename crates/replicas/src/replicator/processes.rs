@@ -129,12 +129,16 @@ impl Replicator {
     pub(super) fn give_names_back(&self, namespace: FileId) {
         let Some(guest) = self.guests.get(&namespace) else { return };
         let mut exchanges = Vec::new();
-        for (id, file) in &self.files {
+        for (id, file) in self.files.iter().filter(|(_, file)| !file.copies.is_empty()) {
             let shown = guest.mounts.get(id).and_then(|mount| file.copies.get(&mount.copy));
             let to = shown.map_or(*id, |copy| copy.id);
             let path = &file.original.place.path;
-            let froms = file.copies.values().map(|copy| copy.id);
-            exchanges.extend(froms.map(|from| Exchange { path: path.clone(), from, to }));
+            // One that shows another file would keep a process from all of its names.
+            let there = self.visitor.file_at(&guest.namespace, path);
+            if there.is_ok_and(|there| there == Some(to)) {
+                let froms = file.copies.values().map(|copy| copy.id);
+                exchanges.extend(froms.map(|from| Exchange { path: path.clone(), from, to }));
+            }
         }
         // This direction is for processes under seccomp, too.
         let done = self.exchanger.detach(|census: &Census| {

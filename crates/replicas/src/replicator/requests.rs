@@ -7,7 +7,7 @@ use super::{
     events::open_process,
     file::{Absent, Guest, Replicated, Wish, state_name},
     processes::not_listed,
-    retry::Retry,
+    retry::{Looks, Retry},
 };
 use crate::{
     census::Census,
@@ -274,6 +274,7 @@ impl Replicator {
             running,
             left: BTreeSet::new(),
             retry: Retry::of_processes(),
+            manager_looks: Looks::default(),
             managers: BTreeMap::new(),
             mounts: BTreeMap::new(),
         };

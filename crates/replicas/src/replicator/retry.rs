@@ -71,6 +71,50 @@ impl Retry {
     }
 }
 
+/// Looks at places after an event there. The event may come before the change that it belongs to: a
+/// file is removed before the next one is written.
+#[derive(Debug)]
+pub(super) struct Looks {
+    last: Option<Instant>,
+    next: Retry,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        let next = Retry::between(Duration::from_millis(10), Duration::from_secs(10), true);
+        Self { last: None, next }
+    }
+}
+
+impl Looks {
+    /// The shortest time between looks at once: events may come without end.
+    const REST: Duration = Duration::from_millis(100);
+
+    /// After an event: a look at once, or soon if there was one just now, and further ones later.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.next.reset();
+        match self.last {
+            Some(last) if now.duration_since(last) < Self::REST => self.next.refused(now),
+            _ => self.next.at = Some(now),
+        }
+    }
+
+    /// The time of the next look, if there is to be one.
+    pub(super) fn at(&self) -> Option<Instant> {
+        self.next.at()
+    }
+
+    /// Whether it is time for a look.
+    pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        let is_due = self.next.take_due(now);
+        if is_due {
+            self.last = Some(now);
+            self.next.refused(now);
+        }
+        is_due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,5 +155,36 @@ mod tests {
         assert_eq!(retry.at(), Some(now + Duration::from_millis(1)));
         retry.collapsed(now);
         assert_eq!(retry.at(), Some(now + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn after_an_event_looks_follow_each_other_at_growing_intervals_and_end() {
+        let start = Instant::now();
+        let mut looks = Looks::default();
+        assert!(!looks.take_due(start));
+        looks.begin(start);
+        let mut times = Vec::new();
+        while let Some(at) = looks.at() {
+            assert!(looks.take_due(at) && !looks.take_due(at));
+            times.push(at.duration_since(start).as_millis());
+        }
+        assert_eq!(times[..5], [0, 10, 30, 70, 150]);
+        assert_eq!(
+            times.last(),
+            Some(&(10 + 20 + 40 + 80 + 160 + 320 + 640 + 1280 + 2560 + 5120 + 10_000))
+        );
+    }
+
+    #[test]
+    fn events_without_end_bring_ten_looks_a_second() {
+        let start = Instant::now();
+        let mut looks = Looks::default();
+        let mut count = 0;
+        for ms in 0..1000 {
+            let now = start + Duration::from_millis(ms);
+            looks.begin(now);
+            count += u32::from(looks.take_due(now));
+        }
+        assert_eq!(count, 10);
     }
 }

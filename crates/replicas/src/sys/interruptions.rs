@@ -12,7 +12,11 @@ use nix::{
     unistd::{Pid, gettid},
 };
 use rustix::process::{WaitId, WaitIdOptions, waitid};
-use std::{cell::Cell, io, ptr, time::Duration};
+use std::{
+    io, ptr,
+    sync::atomic::{AtomicI32, AtomicPtr, Ordering, compiler_fence},
+    time::Duration,
+};
 
 /// Signals that interrupt a call in which this thread waits, again and again.
 #[derive(Debug)]
@@ -45,21 +49,21 @@ impl Interruptions {
 }
 
 thread_local! {
-    /// The threads that this one traces, while it waits in `PTRACE_SEIZE`.
-    static TRACED: Cell<(*const i32, usize)> = const { Cell::new((ptr::null(), 0)) };
-    /// Those among them that have ended and been waited for.
-    static ENDED: Cell<usize> = const { Cell::new(0) };
+    /// The threads that this one traces, while it waits in `PTRACE_SEIZE`; null at other times.
+    static TRACED: AtomicPtr<Vec<AtomicI32>> = const { AtomicPtr::new(ptr::null_mut()) };
 }
 
-/// Waits for the threads of [`Seizing`] that have ended, if there are any.
+/// Waits for the threads of [`Seizing`] that have ended, if there are any, and notes each by its
+/// number with a minus.
 extern "C" fn handle(_: libc::c_int) {
-    let (start, length) = TRACED.get();
-    for at in 0..length {
-        // SAFETY: the vector that `Seizing::seize` borrows has so many elements, and stays as it is
-        // until that has replaced `TRACED`.
-        let thread = unsafe { *start.add(at) };
-        if has_ended(thread, WaitIdOptions::NOWAIT) && has_ended(thread, WaitIdOptions::empty()) {
-            ENDED.set(ENDED.get() + 1);
+    let traced = TRACED.with(|traced| traced.load(Ordering::Relaxed));
+    // SAFETY: `Seizing::seize`, which this handler has interrupted if the pointer is not null,
+    // borrows the vector, and changes it neither before nor after its call amid that.
+    let Some(traced) = (unsafe { traced.as_ref() }) else { return };
+    for thread in traced {
+        let number = thread.load(Ordering::Relaxed);
+        if has_ended(number, WaitIdOptions::NOWAIT) && has_ended(number, WaitIdOptions::empty()) {
+            thread.store(-number, Ordering::Relaxed);
         }
     }
 }
@@ -67,6 +71,9 @@ extern "C" fn handle(_: libc::c_int) {
 /// Whether a thread that this one traces has ended. The kernel tells of stops, too, whatever is
 /// asked for (`wait_task_stopped` in `kernel/exit.c`), so `NOWAIT` leaves these to others.
 fn has_ended(thread: i32, more: WaitIdOptions) -> bool {
+    if thread <= 0 {
+        return false;
+    }
     let of_threads = WaitIdOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD) as u32);
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | of_threads | more;
     let Some(thread) = rustix::process::Pid::from_raw(thread) else { return false };
@@ -82,7 +89,8 @@ fn has_ended(thread: i32, more: WaitIdOptions) -> bool {
 /// for the lock without end, unless it waits for those that have ended meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Seizing {
-    seized: Vec<i32>,
+    /// By number, with a minus once they have ended.
+    seized: Vec<AtomicI32>,
     interruptions: Option<Interruptions>,
 }
 
@@ -93,28 +101,27 @@ impl Seizing {
     /// Seizes another thread.
     ///
     /// # Errors
-    /// `ESRCH` if it has ended; `EPERM` if it is traced already or may not be traced.
+    /// `ESRCH` if it has ended; `EPERM` if it is traced already or may not be traced; `EAGAIN` if
+    /// no more signals may be queued (`RLIMIT_SIGPENDING`).
     pub(crate) fn seize(&mut self, thread: i32, options: ptrace::Options) -> nix::Result<()> {
         if !self.seized.is_empty() && self.interruptions.is_none() {
-            // Without a timer it only waits longer, in a case that is rare.
-            self.interruptions = Interruptions::every(Self::LOOK).ok();
+            let interruptions = Interruptions::every(Self::LOOK);
+            self.interruptions = Some(interruptions.map_err(|_| nix::Error::EAGAIN)?);
         }
-        TRACED.set((self.seized.as_ptr(), self.seized.len()));
+        let set = |traced: *mut _| TRACED.with(|it| it.store(traced, Ordering::Relaxed));
+        set((&raw const self.seized).cast_mut());
+        // The handler runs in this thread.
+        compiler_fence(Ordering::SeqCst);
         let seized = ptrace::seize(Pid::from_raw(thread), options);
-        TRACED.set((ptr::null(), 0));
-        seized.map(|()| self.seized.push(thread))
+        compiler_fence(Ordering::SeqCst);
+        set(ptr::null_mut());
+        seized.map(|()| self.seized.push(AtomicI32::new(thread)))
     }
 
-    /// Whether seized threads have ended and been waited for, since another one has executed a
-    /// program.
-    pub(crate) fn were_replaced(&self) -> bool {
-        ENDED.get() > 0
-    }
-}
-
-impl Drop for Seizing {
-    fn drop(&mut self) {
-        ENDED.set(0);
+    /// Whether seized threads have ended and been waited for, most likely since another one has
+    /// executed a program.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.seized.iter().any(|thread| thread.load(Ordering::Relaxed) < 0)
     }
 }
 
@@ -169,21 +176,21 @@ os.execv('/bin/sleep', ['sleep', 'infinity'])
         let tracer = thread::spawn(move || {
             let mut seizing = Seizing::default();
             seizing.seize(other, ptrace::Options::empty()).unwrap();
-            assert!(!seizing.were_replaced());
+            assert!(!seizing.have_ended());
             writeln!(input).unwrap();
             let status = format!("{folder}/{other}/status");
             while !fs::read_to_string(&status).unwrap().contains("State:\tZ") {
                 thread::sleep(Duration::from_millis(1));
             }
             seizing.seize(leader, ptrace::Options::empty()).unwrap();
-            tell.send(seizing.were_replaced()).unwrap();
+            tell.send(seizing.have_ended()).unwrap();
         });
-        let were_replaced = ended.recv_timeout(Duration::from_secs(60));
+        let have_ended = ended.recv_timeout(Duration::from_secs(60));
         let program = fs::read_link(format!("/proc/{leader}/exe")).unwrap();
         child.kill().unwrap();
         tracer.join().unwrap();
         child.wait().unwrap();
-        assert_eq!(were_replaced, Ok(true));
+        assert_eq!(have_ended, Ok(true));
         assert!(program.ends_with("sleep") || program.ends_with("coreutils"), "{program:?}");
     }
 }
