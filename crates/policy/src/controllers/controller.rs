@@ -3,7 +3,7 @@
 use super::{history::History, observation::ControlObservation};
 use crate::{PageMove, Step, Transaction};
 use serde::Serialize;
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 /// A capability of the daemon that plans once an interval.
 ///
@@ -43,7 +43,8 @@ impl ControlPlan {
 }
 
 /// The plans of all controllers in their order, as one. Each controller continues the history of
-/// those before it.
+/// those before it, and sees the claims and homes that these have planned: no two of them count on
+/// the same free memory.
 pub fn plan_all<'a>(
     controllers: impl IntoIterator<Item = &'a dyn Controller>,
     seen: &ControlObservation,
@@ -52,8 +53,16 @@ pub fn plan_all<'a>(
     let mut all = ControlPlan { interval: seen.interval, ..ControlPlan::default() };
     // A history has an entry for each part, so it is copied only where no controller makes another.
     let mut after: Option<History> = None;
-    for controller in controllers {
-        let (plan, next) = controller.plan(seen, after.as_ref().unwrap_or(history));
+    let mut seen = Cow::Borrowed(seen);
+    let mut controllers = controllers.into_iter().peekable();
+    while let Some(controller) = controllers.next() {
+        let (plan, next) = controller.plan(&seen, after.as_ref().unwrap_or(history));
+        if controllers.peek().is_some() && !plan.transactions.is_empty() {
+            let machine = &mut seen.to_mut().machine;
+            for step in plan.steps() {
+                machine.change(&step.action);
+            }
+        }
         all.transactions.extend(plan.transactions);
         all.moves.extend(plan.moves);
         after = Some(next);
@@ -74,8 +83,8 @@ pub fn learn_all<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Action, NodeHistory, Observation, Reason};
-    use nearside_topology::{NodeId, NodeSet};
+    use crate::{Action, ByNode, NodeHistory, Observation, PageSize, Reason, Reservation, Until};
+    use nearside_topology::{Node, NodeId, NodeSet, Topology};
 
     /// Plans one transaction, for a part named after the number of nodes that the history knows,
     /// and adds a node to it.
@@ -97,6 +106,41 @@ mod tests {
             let transactions = vec![Transaction::new(steps, &Observation::default())];
             (ControlPlan { interval: seen.interval, transactions, moves: Vec::new() }, history)
         }
+    }
+
+    /// Reserves half of the memory that is free on node 0.
+    #[derive(Debug)]
+    struct Halving;
+
+    impl Controller for Halving {
+        fn learn(&self, _: &ControlObservation, history: &History) -> History {
+            history.clone()
+        }
+
+        fn plan(&self, seen: &ControlObservation, history: &History) -> (ControlPlan, History) {
+            let half_bytes = seen.machine.available(PageSize::Base).on(NodeId(0)) / 2;
+            let bytes = ByNode::from([(NodeId(0), half_bytes)]);
+            let reservation = Reservation { bytes, ..Reservation::default() };
+            let action = Action::Reserve { reservation, until: Until::ProcessEnds };
+            let steps = vec![Step { action, reason: Reason::Arrived }];
+            let transactions = vec![Transaction::new(steps, &seen.machine)];
+            (ControlPlan { transactions, ..ControlPlan::default() }, history.clone())
+        }
+    }
+
+    #[test]
+    fn controllers_see_what_those_before_them_have_planned() {
+        let node = Node { id: NodeId(0), memory_bytes: 800 << 20, ..Node::default() };
+        let machine = Observation::of(Topology { nodes: vec![node], ..Topology::default() });
+        let free_bytes = machine.available(PageSize::Base).on(NodeId(0));
+        let seen = ControlObservation { machine, ..ControlObservation::default() };
+        let (plan, _) = plan_all([&Halving as &dyn Controller; 3], &seen, &History::default());
+        let reserved = plan.steps().map(|step| match &step.action {
+            Action::Reserve { reservation, .. } => reservation.bytes[&NodeId(0)],
+            _ => 0,
+        });
+        assert!(free_bytes > 0);
+        assert_eq!(reserved.collect::<Vec<_>>(), [2, 4, 8].map(|part| free_bytes / part));
     }
 
     #[test]

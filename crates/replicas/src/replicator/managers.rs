@@ -69,20 +69,21 @@ impl Replicator {
                 guest.manager_looks.begin(now);
             }
         }
-        self.look_for_managers();
     }
 
-    /// Watches those that have come to namespaces whose time it is.
+    /// Watches those that have come to a namespace whose time it is. Others have their turn after
+    /// the writers that wait by then.
     pub(super) fn look_for_managers(&mut self) {
         let Some(managers) = &self.managers else { return };
         let now = Instant::now();
-        for guest in self.guests.values_mut() {
-            if guest.manager_looks.take_due(now) {
-                let root = guest.future_root.as_deref();
-                if let Err(error) = managers.watch(&self.visitor, &guest.namespace, root) {
-                    log!("{error}");
-                }
-            }
+        let due = self.guests.values_mut().find_map(|guest| {
+            let is_due = guest.manager_looks.take_due(now);
+            is_due.then_some(guest)
+        });
+        let Some(guest) = due else { return };
+        let root = guest.future_root.as_deref();
+        if let Err(error) = managers.watch(&self.visitor, &guest.namespace, root) {
+            log!("{error}");
         }
     }
 
