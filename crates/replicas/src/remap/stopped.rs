@@ -520,6 +520,7 @@ fn is_event_stop(status: WaitStatus) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     use std::process::{Child, Command, Stdio};
 
     /// The pause between two looks at a process that a test has started.
@@ -540,6 +541,15 @@ libc.epoll_wait(libc.epoll_create1(0), (ctypes.c_char * 12)(), 1, -1)
 
     #[test]
     fn a_thread_that_stops_too_late_goes_on_with_its_call() {
+        // On CPUs of their own: on one CPU a process may run, and stop, before its tracer goes on.
+        let allowed = sched_getaffinity(None).unwrap();
+        let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+        let &[own, other, ..] = &cpus[..] else { return };
+        let only = |cpu| {
+            let mut set = CpuSet::new();
+            set.set(cpu);
+            set
+        };
         let mut command = Command::new("python3");
         let Ok(mut child) = command.args(["-c", SCRIPT]).stdin(Stdio::null()).spawn() else {
             return;
@@ -548,11 +558,15 @@ libc.epoll_wait(libc.epoll_create1(0), (ctypes.c_char * 12)(), 1, -1)
             thread::sleep(PAUSE);
         }
         let process = Process::open(child.id() as i32).unwrap();
+        sched_setaffinity(rustix::process::Pid::from_raw(process.pid()), &only(other)).unwrap();
         let mut late = 0;
         for _ in 0..100 {
             // Tracing ends with its thread.
             thread::scope(|scope| {
-                let stop = || Stopped::stop(&process, false, Duration::ZERO).map(drop);
+                let stop = || {
+                    sched_setaffinity(None, &only(own)).unwrap();
+                    Stopped::stop(&process, false, Duration::ZERO).map(drop)
+                };
                 late += i32::from(scope.spawn(stop).join().unwrap().is_err());
             });
             while !is_waiting(&mut child) {
