@@ -106,10 +106,12 @@ impl Replicator {
         let mut child = Killed(command.stderr(Stdio::piped()).spawn()?);
         let said = child.0.stderr.take().ok_or("a replicator without a log")?;
         let mut said = BufReader::new(said);
-        let mut line = String::new();
-        said.read_line(&mut line)?;
-        if !line.contains("answers") {
-            return Err(format!("the replicator said {line:?}").into());
+        // Where it may do less than elsewhere it says so first.
+        let mut before = String::new();
+        while !before.contains("answers") {
+            if said.read_line(&mut before)? == 0 {
+                return Err(format!("the replicator said {before:?}").into());
+            }
         }
         std::thread::spawn(move || {
             said.lines().map_while(Result::ok).for_each(|line| eprintln!("{line}"));
