@@ -153,7 +153,7 @@ impl Visitor {
     ) -> Vec<FileId> {
         let files: Vec<_> = files.collect();
         let is_there = |(id, path): &(FileId, PathBuf)| {
-            // What the kernel has in memory (RESOLVE_CACHED since Linux 5.12).
+            // The kernel answers from its memory alone (RESOLVE_CACHED, since Linux 5.12).
             let resolve = ResolveFlags::CACHED | ResolveFlags::NO_SYMLINKS;
             let there = openat2(CWD, path, FILE, Mode::empty(), resolve);
             there.is_ok_and(|there| FileId::of(&there).is_ok_and(|there| there == *id))

@@ -31,7 +31,7 @@ impl Interruptions {
     /// `EAGAIN` if no more signals may be queued (`RLIMIT_SIGPENDING`).
     pub(crate) fn every(period: Duration) -> io::Result<Self> {
         let action = SigAction::new(SigHandler::Handler(handle), SaFlags::empty(), SigSet::empty());
-        // SAFETY: the handler reads what its own thread has set, allocates nothing, and makes
+        // SAFETY: the handler uses what its own thread has set, allocates nothing, and makes
         // system calls alone, which change no errno.
         unsafe { sigaction(Signal::SIGALRM, &action) }?;
         SigSet::from(Signal::SIGALRM).thread_unblock()?;
@@ -57,8 +57,8 @@ thread_local! {
 /// number with a minus.
 extern "C" fn handle(_: libc::c_int) {
     let traced = TRACED.with(|traced| traced.load(Ordering::Relaxed));
-    // SAFETY: `Seizing::seize`, which this handler has interrupted if the pointer is not null,
-    // borrows the vector, and changes it neither before nor after its call amid that.
+    // SAFETY: `Seizing::seize` has set the pointer in this thread, and neither changes nor moves
+    // the vector until it has set it to null again.
     let Some(traced) = (unsafe { traced.as_ref() }) else { return };
     for thread in traced {
         let number = thread.load(Ordering::Relaxed);
