@@ -1,4 +1,5 @@
-//! The system calls that no safe crate wraps, and all `unsafe` of the crate.
+//! The system calls that no safe crate wraps. All `unsafe` of the crate is here and in the modules
+//! below.
 #![allow(unsafe_code)]
 
 mod interruptions;

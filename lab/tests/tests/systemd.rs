@@ -413,6 +413,15 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
     // Its audit log has only changes through the daemon, and a command acts without a daemon that
     // is not ready.
     get("/health");
+    let status = read(&format!("/proc/{}/status", Unit::process()));
+    // Those that copies of text need (linux/capability.h) are the replicator's alone.
+    for (name, number) in [("CAP_SYS_ADMIN", 21), ("CAP_LEASE", 28)] {
+        for set in ["CapBnd:\t", "CapPrm:\t"] {
+            let held = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
+            let held = u64::from_str_radix(held, 16).unwrap();
+            assert_eq!(held >> number & 1, 0, "{name} in {set}{held:x}");
+        }
+    }
     let changed = run(words("set web --nodes 3"));
     assert!(changed.status.success(), "{}", stderr(&changed));
     await_that("memory has come home", || domain.filled_mib() == BTreeMap::from([(3, 32)]));
