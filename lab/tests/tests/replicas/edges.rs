@@ -153,6 +153,26 @@ fn a_file_on_a_file_system_without_leases_is_refused() {
     done(&format!("umount {folder}"));
 }
 
+/// A watch alone tells of a truncation that breaks no lease.
+#[test]
+fn a_file_that_the_kernel_has_no_watch_for_is_refused() {
+    const LIMIT: &str = "/proc/sys/fs/inotify/max_user_watches";
+    let path = plugin("unwatched");
+    let replicator = Replicator::start("");
+    let limit = read(LIMIT);
+    write(LIMIT, "0");
+    let output = run(["replicate", "add", &path]);
+    write(LIMIT, &limit);
+    assert_eq!(output.status.code(), Some(1));
+    let why = stderr(&output);
+    let expected = "the kernel does not watch it (fs.inotify.max_user_watches): No space left";
+    assert!(why.contains(expected), "{why}");
+    let told = status(&path).unwrap();
+    assert!(told["why"].as_str().unwrap().contains(expected), "{told}");
+    add("", &[path], "replicated");
+    replicator.stop();
+}
+
 /// The kernel checks each page of such a file when it is read.
 #[test]
 fn a_file_with_fs_verity_is_refused() {
