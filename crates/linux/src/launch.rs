@@ -202,8 +202,9 @@ pub fn launch_decided(
     tell(&plan, &host.take_notices());
     let error = command.execute();
     // The next start removes any remainder. The reason why the command did not run matters more.
-    let abandoned = host.begin().and_then(|mut session| session.abandon(subject.name, &back));
-    let _ = abandoned;
+    if let Ok(mut session) = host.begin() {
+        let _ = session.abandon(subject.name, &back);
+    }
     Err(error)
 }
 

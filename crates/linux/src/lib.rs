@@ -51,7 +51,7 @@ pub mod watch;
 pub use disks::resolve_disks;
 pub use error::Error;
 pub use host::{
-    Batches, Host, NewDomain, OwnMove, Paths, Refusal, Session, Waiting, wants_fallback,
+    Adopted, Batches, Host, NewDomain, OwnMove, Paths, Refusal, Session, Waiting, wants_fallback,
 };
 pub use incoming::reserve_incoming;
 pub use unmovable::Unmovable;

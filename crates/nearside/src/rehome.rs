@@ -5,7 +5,7 @@ use crate::{
     report::set::Report,
     room::{self, Shortage},
 };
-use nearside_linux::{Error, Host, OwnMove, Refusal, store::Part};
+use nearside_linux::{Host, OwnMove, Refusal, store::Part};
 use nearside_policy::{
     Action, Bytes, CpuReason, Home, Machine, Origin, Outcome as Applied, PartId, Plan, Progress,
     Reason, Rehome, RehomeRefusal, Step, Transaction, may_go_on, rehome,
@@ -68,7 +68,7 @@ pub(crate) fn carry_out(
     let begun = plan.moves.as_ref().map(|step| Ok((session.begin_move(&step.action)?, step)));
     drop(session);
     let begun = begun.transpose();
-    let begun = begun.map_err(|error: Error| done_in_part(&report, &error.to_string()))?;
+    let begun = begun.map_err(|refusal: Refusal| done_in_part(&report, &refusal.to_string()))?;
     if let Some((own, step)) = begun {
         let outcome = host.move_memory(&own, &step.action, watch);
         report.confined = may_go_on(&outcome);

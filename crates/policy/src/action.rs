@@ -1,7 +1,7 @@
 //! The changes that a machine can make, and the reasons for them.
 
 use crate::{
-    ByNode, Bytes, Claim, Count, Home, Limits, MemoryPolicy, MilliVcpus, PartId, Payback,
+    ByNode, Bytes, CgroupId, Claim, Count, Home, Limits, MemoryPolicy, MilliVcpus, PartId, Payback,
     Reservation, SlowDown, Subject, Until,
 };
 use nearside_topology::{CpuSet, NodeId, NodeSet};
@@ -90,6 +90,38 @@ pub enum Action {
         /// Its name.
         name: String,
     },
+    /// Give a reservation to its domain: it then lasts as long as that, and counts only memory that
+    /// the domain does not hold yet.
+    Adopt {
+        /// Its name.
+        name: String,
+        /// The path of the domain's cgroup.
+        owner: String,
+        /// The identity of that cgroup.
+        cgroup: CgroupId,
+    },
+    /// Put off the end of a reservation whose domain may have started. Nothing changes while most
+    /// of its time is left, or once it has been put off for as long as is possible.
+    PutOff {
+        /// Its name.
+        name: String,
+    },
+    /// Make this process the only one that moves the memory of a part.
+    BeginMove {
+        /// The part.
+        part: PartId,
+        /// The nodes that the memory moves to.
+        nodes: NodeSet,
+        /// The highest rate, in bytes per second.
+        rate_bytes_per_s: Option<u64>,
+    },
+    /// Let other processes move the memory of a part again.
+    EndMove {
+        /// The part.
+        part: PartId,
+        /// Whether the move is over. Otherwise its destination stays, so that it can be resumed.
+        is_complete: bool,
+    },
 }
 
 impl Action {
@@ -103,9 +135,13 @@ impl Action {
             | Self::BindCpus { part, .. }
             | Self::UnbindCpus { part }
             | Self::Forget { part }
-            | Self::SetMemoryPolicy { part, .. } => Subject::Part(part),
+            | Self::SetMemoryPolicy { part, .. }
+            | Self::BeginMove { part, .. }
+            | Self::EndMove { part, .. } => Subject::Part(part),
             Self::Reserve { reservation, .. } => Subject::Reservation(&reservation.name),
-            Self::Release { name } => Subject::Reservation(name),
+            Self::Release { name } | Self::Adopt { name, .. } | Self::PutOff { name } => {
+                Subject::Reservation(name)
+            }
         }
     }
 
@@ -231,6 +267,16 @@ pub enum Reason {
     Arrived,
     /// Another reservation takes the place of this one, or no process waits for it.
     NotNeeded,
+    /// The domain that a reservation was made for has started.
+    DomainStarted,
+    /// The domain that a reservation was made for may have started; its manager does not answer.
+    ManagerSilent,
+    /// Memory follows the home of its domain.
+    FollowsHome,
+    /// No process moves the memory any more.
+    MoveEnded,
+    /// The command of a new domain could not be started.
+    NotStarted,
 }
 
 impl fmt::Display for Reason {
@@ -287,6 +333,13 @@ impl fmt::Display for Reason {
             }
             Self::Arrived => write!(f, "all memory that can move has come home"),
             Self::NotNeeded => write!(f, "another takes its place, or no process waits for it"),
+            Self::DomainStarted => write!(f, "its domain has started"),
+            Self::ManagerSilent => {
+                write!(f, "its domain may have started, and the domain's manager does not answer")
+            }
+            Self::FollowsHome => write!(f, "memory follows the home"),
+            Self::MoveEnded => write!(f, "no process moves its memory any more"),
+            Self::NotStarted => write!(f, "its command could not be started"),
         }
     }
 }
@@ -328,6 +381,14 @@ impl fmt::Display for Action {
                 write!(f, "reserve {} as {name} {until}", amounts(&claim))
             }
             Self::Release { name } => write!(f, "end reservation {name}"),
+            Self::Adopt { name, owner, .. } => write!(f, "give reservation {name} to {owner}"),
+            Self::PutOff { name } => write!(f, "put off the end of reservation {name}"),
+            Self::BeginMove { nodes, rate_bytes_per_s, .. } => {
+                write!(f, "begin the move of its memory to {}", nodes.named())?;
+                rate_bytes_per_s.map_or(Ok(()), |rate| write!(f, ", at most {}/s", Bytes(rate)))
+            }
+            Self::EndMove { is_complete: true, .. } => write!(f, "end the move of its memory"),
+            Self::EndMove { .. } => write!(f, "interrupt the move of its memory"),
         }
     }
 }

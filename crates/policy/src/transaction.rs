@@ -37,7 +37,8 @@ pub struct Needs {
     pub arrived: BTreeSet<PartId>,
     /// The domains that are created: no part may have their names.
     pub free_names: BTreeSet<String>,
-    /// The reservations that end, each with the path of its owner's cgroup as it was observed.
+    /// The reservations that change or end, each with the path of its owner's cgroup as it was
+    /// observed.
     pub reservations: BTreeMap<String, Option<String>>,
     /// The reservations that are made: none may have their names.
     pub free_reservations: BTreeSet<String>,
@@ -124,7 +125,7 @@ impl Transaction {
         let mut needs = Needs { memory, ..Needs::default() };
         for step in &steps {
             let id = match &step.action {
-                Action::Release { name } => {
+                Action::Release { name } | Action::Adopt { name, .. } | Action::PutOff { name } => {
                     let owner = seen.reservation(name).and_then(|it| it.owner.clone());
                     needs.reservations.insert(name.clone(), owner);
                     continue;
@@ -176,11 +177,20 @@ impl Transaction {
         let check = |fresh: &Observation| {
             demands(&self.steps, fresh).iter().try_for_each(|demand| demand.check(fresh))
         };
-        match self.needs.reservations.is_empty() {
+        let released = self.released();
+        match released.is_empty() {
             true => check(fresh),
-            // Their memory may be in use by now, so it is not taken for available.
-            false => check(&fresh.without(&self.needs.reservations)),
+            false => check(&fresh.without(&released)),
         }
+    }
+
+    /// The names of the reservations that it ends.
+    fn released(&self) -> BTreeSet<&str> {
+        let names = self.steps.iter().filter_map(|step| match &step.action {
+            Action::Release { name } => Some(name.as_str()),
+            _ => None,
+        });
+        names.collect()
     }
 
     /// Whether its steps claim or reserve memory.
@@ -282,9 +292,9 @@ impl Demand {
 
 impl Observation {
     /// The machine without these reservations.
-    fn without<T>(&self, ended: &BTreeMap<String, T>) -> Self {
+    fn without(&self, ended: &BTreeSet<&str>) -> Self {
         let mut left = self.clone();
-        left.reservations.retain(|reservation| !ended.contains_key(&reservation.name));
+        left.reservations.retain(|reservation| !ended.contains(reservation.name.as_str()));
         left
     }
 
@@ -311,6 +321,10 @@ impl Observation {
                 return self.reservations.push(reservation.clone());
             }
             Action::Release { name } => return self.reservations.retain(|it| it.name != *name),
+            Action::Adopt { name, owner, .. } => {
+                let adopted = self.reservations.iter_mut().find(|it| it.name == *name);
+                return adopted.into_iter().for_each(|it| it.owner = Some(owner.clone()));
+            }
             action => action.part(),
         };
         let Some(id) = id else { return };

@@ -1,14 +1,21 @@
 //! The ends of reservations, and the domains that adopt them (docs/adr/0015-numad.md).
 
-use super::{
-    reservations,
-    session::{Refusal, Session},
+use super::{refusal::Refusal, reservations, session::Session};
+use crate::{error::Error, store};
+use nearside_policy::{
+    Action, CgroupId, Newcomer, Reason, Step, Transaction, Unmet, Unowned, adoptions, awaiting,
 };
-use crate::{
-    error::Error,
-    store::{self, Lifetime},
-};
-use nearside_policy::{Action, Newcomer, Reason, Step, Transaction, Unmet, adoptions, awaiting};
+
+/// A reservation, and its outcome where a domain may adopt it.
+#[derive(Debug)]
+pub struct Adopted {
+    /// The name of the reservation.
+    pub reservation: String,
+    /// The path of its domain's cgroup.
+    pub owner: String,
+    /// Whether the domain has it now.
+    pub outcome: Result<(), Refusal>,
+}
 
 impl Session<'_> {
     /// Ends a reservation that no domain has adopted, whatever else would end it. False if there is
@@ -20,9 +27,8 @@ impl Session<'_> {
         let Some(reservation) = self.reservation(name)?.filter(|it| it.owner().is_none()) else {
             return Ok(false);
         };
-        let action = Action::Release { name: name.into() };
-        let steps = vec![Step { action, reason: Reason::NotNeeded }];
-        match self.apply(&Transaction::new(steps, &reservations::observed(&reservation))) {
+        let release = Action::Release { name: name.into() };
+        match self.change_reservation(&reservation, release, Reason::NotNeeded) {
             Ok(()) => Ok(true),
             // Its time may be over since it was read.
             Err(Refusal::Unmet(Unmet::NotReserved(_))) => Ok(false),
@@ -31,32 +37,31 @@ impl Session<'_> {
     }
 
     /// Gives reservations without an owner to the domains that they were made for. Each then lasts
-    /// as long as its domain, and no longer counts memory that the domain holds. Returns the names
-    /// of the reservations, each with the path of its domain's cgroup.
+    /// as long as its domain, and no longer counts memory that the domain holds. Each is a
+    /// transaction of its own: one that is refused leaves the others.
     ///
     /// # Errors
-    /// If the machine cannot be read, or a record cannot be written. Reservations that were adopted
-    /// before that stay adopted.
-    pub fn adopt(&mut self, newcomers: &[Newcomer]) -> Result<Vec<(String, String)>, Error> {
+    /// If the machine cannot be read.
+    pub fn adopt(&mut self, newcomers: &[Newcomer]) -> Result<Vec<Adopted>, Error> {
         let reservations = self.host.store.reservations(&self.host.tree);
         let is_owner =
             |path: &str| reservations.iter().any(|reservation| reservation.owner() == Some(path));
         let newcomers: Vec<_> =
             newcomers.iter().filter(|it| !is_owner(&it.cgroup)).cloned().collect();
-        let unowned: Vec<_> = reservations.iter().filter_map(store::Reservation::unowned).collect();
+        let waiting = waiting(&reservations);
+        let unowned: Vec<_> = waiting.iter().map(|(_, unowned)| unowned.clone()).collect();
         let memory_nodes = self.observe(None)?.topology.memory_nodes();
         let mut adopted = Vec::new();
         for (reservation, newcomer) in adoptions(&unowned, &newcomers, &memory_nodes) {
-            let (name, path) = (&unowned[reservation].name, &newcomers[newcomer].cgroup);
-            let group = self.host.tree.group(path)?;
-            let Some(record) = reservations.iter().find(|it| it.name == *name) else { continue };
+            let (reservation, owner) = (waiting[reservation].0, &newcomers[newcomer].cgroup);
+            let group = self.host.tree.group(owner)?;
+            // A domain that has ended takes nothing over.
             let Some(inode) = group.inode().ok().filter(|_| group.populated()) else { continue };
-            let boot_id = self.host.boot_id().into();
-            let lifetime = Lifetime::Cgroup { boot_id, path: path.clone(), inode };
-            self.lock.reserve(&store::Reservation { lifetime, ..record.clone() })?;
-            adopted.push((name.clone(), path.clone()));
+            let (name, owner, cgroup) = (reservation.name.clone(), owner.clone(), CgroupId(inode));
+            let adopt = Action::Adopt { name: name.clone(), owner: owner.clone(), cgroup };
+            let outcome = self.change_reservation(reservation, adopt, Reason::DomainStarted);
+            adopted.push(Adopted { reservation: name, owner, outcome });
         }
-        self.have_changed();
         Ok(adopted)
     }
 
@@ -65,20 +70,35 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If the machine cannot be read, or a record cannot be written; the others are.
-    pub fn put_off(&mut self, newcomers: &[Newcomer]) -> Result<(), Error> {
+    pub fn put_off(&mut self, newcomers: &[Newcomer]) -> Result<(), Refusal> {
         let reservations = self.host.store.reservations(&self.host.tree);
-        let waiting: Vec<_> =
-            reservations.iter().filter_map(|it| Some((it, it.unowned()?))).collect();
+        let waiting = waiting(&reservations);
         let unowned: Vec<_> = waiting.iter().map(|(_, unowned)| unowned.clone()).collect();
         let memory_nodes = self.observe(None)?.topology.memory_nodes();
         let mut written = Ok(());
         for at in awaiting(&unowned, newcomers, &memory_nodes) {
             let (reservation, _) = waiting[at];
-            let Some(lifetime) = self.host.store.put_off(reservation) else { continue };
-            let later = store::Reservation { lifetime, ..reservation.clone() };
-            written = written.and(self.lock.reserve(&later));
+            if self.host.store.put_off(reservation).is_some() {
+                let put_off = Action::PutOff { name: reservation.name.clone() };
+                let outcome = self.change_reservation(reservation, put_off, Reason::ManagerSilent);
+                written = written.and(outcome);
+            }
         }
-        self.have_changed();
         written
     }
+
+    fn change_reservation(
+        &mut self,
+        reservation: &store::Reservation,
+        action: Action,
+        reason: Reason,
+    ) -> Result<(), Refusal> {
+        let steps = vec![Step { action, reason }];
+        self.apply(&Transaction::new(steps, &reservations::observed(reservation)))
+    }
+}
+
+/// The reservations that wait for their domains.
+fn waiting(reservations: &[store::Reservation]) -> Vec<(&store::Reservation, Unowned)> {
+    reservations.iter().filter_map(|it| Some((it, it.unowned()?))).collect()
 }

@@ -3,18 +3,16 @@
 //! The record names the process that moves, so that two never move the same memory: while it runs,
 //! the daemon leaves the part to it. Of two such processes the later takes over.
 
-use super::{
-    bindings::part,
-    handle::Host,
-    session::{Refusal, Session},
-};
+use super::{bindings::part, handle::Host, refusal::Refusal, session::Session};
 use crate::{
     confine::MEMORY_NODES,
     error::Error,
     migrate,
-    store::{Change, Mover, Part, Record, Store},
+    store::{Mover, Part, Record, Store},
 };
-use nearside_policy::{Outcome, PageMove, PartId, Progress, Transaction, may_go_on};
+use nearside_policy::{
+    Action, Outcome, PageMove, PartId, Progress, Reason, Transaction, may_go_on,
+};
 use nearside_topology::NodeSet;
 use std::{
     ops::ControlFlow,
@@ -68,7 +66,7 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If the domain has ended or has another home, or if the record cannot be written.
-    pub fn begin_move(&mut self, pages: &PageMove) -> Result<OwnMove, Error> {
+    pub fn begin_move(&mut self, pages: &PageMove) -> Result<OwnMove, Refusal> {
         let id = &pages.part;
         let record = self.record(id.domain())?;
         let record = record.ok_or_else(|| Error::Refused(format!("{id} has ended")))?;
@@ -76,14 +74,14 @@ impl Session<'_> {
         if !pages.nodes.is_subset(&home) {
             let home = home.named();
             let why = format!("another command has changed the home of {id} to {home}");
-            return Err(Error::Refused(why));
+            return Err(Error::Refused(why).into());
         }
         let mover = self.host.store.mover(pages.rate_bytes_per_s)?;
         let own = OwnMove { part: id.clone(), inode: record.inode, home, mover };
-        self.change_part(record, id, |part| {
-            part.moving_to = Some(pages.nodes.clone());
-            part.mover = Some(own.mover.clone());
-        })?;
+        let (part, nodes) = (id.clone(), pages.nodes.clone());
+        let rate_bytes_per_s = pages.rate_bytes_per_s;
+        let begin = Action::BeginMove { part, nodes, rate_bytes_per_s };
+        self.change(&record, vec![begin], &Reason::FollowsHome)?;
         Ok(own)
     }
 
@@ -109,11 +107,9 @@ impl Session<'_> {
         });
         let record = self.record(own.part.domain())?.unwrap_or(record);
         let is_complete = is_complete && narrowed.is_ok();
-        let ended = self.change_part(record, &own.part, |part| {
-            part.mover = None;
-            part.moving_to.take_if(|_| is_complete);
-        });
-        narrowed.and_then(|()| Ok(ended?))
+        let end = Action::EndMove { part: own.part.clone(), is_complete };
+        let ended = self.change(&record, vec![end], &Reason::MoveEnded);
+        narrowed.and(ended)
     }
 
     /// Forgets the destinations of moves of a domain's memory that were interrupted. False if it
@@ -124,29 +120,16 @@ impl Session<'_> {
     pub fn forget_interrupted_moves(&mut self, name: &str) -> Result<bool, Refusal> {
         let Some(record) = self.record(name)? else { return Ok(false) };
         let is_interrupted = |part: &&Part| part.moving_to.is_some() && part.mover.is_none();
-        let parts: Vec<_> =
-            record.parts().filter(is_interrupted).map(|part| record.id_of(part)).collect();
-        for part in &parts {
-            let Some(record) = self.record(name)? else { return Ok(false) };
-            self.change_part(record, part, |part| part.moving_to = None)?;
+        let ended: Vec<_> = record
+            .parts()
+            .filter(is_interrupted)
+            .map(|part| Action::EndMove { part: record.id_of(part), is_complete: true })
+            .collect();
+        if ended.is_empty() {
+            return Ok(false);
         }
-        Ok(!parts.is_empty())
-    }
-
-    fn change_part(
-        &mut self,
-        before: Record,
-        id: &PartId,
-        change: impl FnOnce(&mut Part),
-    ) -> Result<(), Error> {
-        self.unrestored.check_domain(id.domain())?;
-        let mut after = before.clone();
-        if let Some(part) = after.parts.iter_mut().find(|part| part.cell == id.cell()) {
-            change(part);
-        }
-        self.have_changed();
-        let change = Change { before: Some(before.into()), after: Some(after.into()) };
-        self.lock.put_all(&[change])
+        self.change(&record, ended, &Reason::MoveEnded)?;
+        Ok(true)
     }
 }
 
@@ -170,7 +153,8 @@ impl Host {
         pages: &PageMove,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Outcome, Error> {
-        let own = self.begin()?.begin_move(pages)?;
+        let begun = self.begin()?.begin_move(pages);
+        let own = begun.map_err(|refusal| Error::Refused(refusal.to_string()))?;
         let moved = self.move_all_pages(&own, pages, progress);
         let is_interrupted =
             matches!(moved, Err(_) | Ok(Outcome::Partly { interrupted: true, .. }));

@@ -1,6 +1,6 @@
 //! The records that result from a transaction: pure functions over records and steps.
 
-use crate::store::{Change, CpuBinding, Part, Record, Subject};
+use crate::store::{Change, CpuBinding, Mover, Part, Record, Subject};
 use nearside_policy::{
     Action, Affinity, CpuReason, Decision, Home, Origin, PartId, Step, later_policy_nodes,
 };
@@ -15,30 +15,49 @@ pub struct NewDomain {
     pub decision: Decision,
 }
 
+/// The facts besides its steps that decide to which records a transaction leads.
+#[derive(Debug)]
+pub(super) struct Circumstances {
+    /// Whether the transaction creates the domain.
+    pub(super) is_new: bool,
+    /// The machine as domains may use it.
+    pub(super) topology: Topology,
+    /// This process, if it begins to move memory.
+    pub(super) mover: Option<Mover>,
+}
+
 /// A record after a step. None once its domain is forgotten.
-///
-/// `topology` is the machine as domains may use it. `is_new` is true if this transaction creates
-/// the domain.
 pub(super) fn record_after(
     mut record: Record,
     step: &Step,
-    is_new: bool,
-    topology: &Topology,
+    circumstances: &Circumstances,
 ) -> Option<Record> {
     let was_found = record.found_by.is_some();
     let part = step.action.part().and_then(|id| part_mut(&mut record, id));
     let Some(part) = part else { return Some(record) };
     match &step.action {
-        Action::Create { .. } | Action::Reserve { .. } | Action::Release { .. } => {}
+        Action::Create { .. }
+        | Action::Reserve { .. }
+        | Action::Release { .. }
+        | Action::Adopt { .. }
+        | Action::PutOff { .. } => {}
         // A domain that a pattern found claims nothing beyond the memory that it holds.
         Action::Claim { claim, .. } => part.claim = (!was_found).then(|| claim.clone()),
-        Action::SetHome { home, .. } => set_home(part, home, is_new, topology),
+        Action::SetHome { home, .. } => set_home(part, home, circumstances),
         Action::ConfineMemory { nodes, .. } => part.memory_nodes = Some(nodes.clone()),
         Action::BindCpus { cpus, on_behalf, .. } => {
             part.cpus = Some(CpuBinding { cpus: cpus.clone(), on_behalf: *on_behalf });
         }
         Action::UnbindCpus { .. } => part.cpus = None,
         Action::SetMemoryPolicy { nodes, .. } => part.policy_nodes = Some(nodes.clone()),
+        Action::BeginMove { nodes, .. } => {
+            part.moving_to = Some(nodes.clone());
+            part.mover.clone_from(&circumstances.mover);
+        }
+        Action::EndMove { is_complete, .. } => {
+            part.mover = None;
+            part.moving_to.take_if(|_| *is_complete);
+        }
         Action::Forget { .. } => return None,
     }
     Some(record)
@@ -48,13 +67,14 @@ fn part_mut<'a>(record: &'a mut Record, id: &PartId) -> Option<&'a mut Part> {
     record.parts.iter_mut().find(|part| part.cell == id.cell())
 }
 
-fn set_home(part: &mut Part, home: &Home, is_new: bool, topology: &Topology) {
+fn set_home(part: &mut Part, home: &Home, circumstances: &Circumstances) {
     if part.home.nodes != home.nodes {
         // A new home ends a move to the former one.
         (part.moving_to, part.mover) = (None, None);
     }
     // A new domain gets its policy in a separate step, or none on a machine of one node.
-    if !is_new {
+    if !circumstances.is_new {
+        let topology = &circumstances.topology;
         let claim = part.claim.as_ref();
         part.policy_nodes = claim.and_then(|claim| later_policy_nodes(home, claim, topology));
     }

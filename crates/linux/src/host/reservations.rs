@@ -20,6 +20,7 @@ pub(super) fn changes(
     transaction: &Transaction,
 ) -> Result<Vec<Change>, Error> {
     let mut changes: Vec<Change> = Vec::new();
+    let reserved = |name: &str| store.reservation(name, tree);
     for step in &transaction.steps {
         let (name, after) = match &step.action {
             Action::Reserve { reservation, until } => {
@@ -30,6 +31,20 @@ pub(super) fn changes(
                 (&reservation.name, Some(Subject::from(after)))
             }
             Action::Release { name } => (name, None),
+            Action::Adopt { name, owner, cgroup } => {
+                let lifetime = store.of_cgroup(owner, cgroup.0);
+                if !store.lives(&lifetime, tree) {
+                    return Err(Error::Refused(format!("{owner} has ended")));
+                }
+                (name, reserved(name)?.map(|it| store::Reservation { lifetime, ..it }.into()))
+            }
+            Action::PutOff { name } => {
+                let later = |it: store::Reservation| match store.put_off(&it) {
+                    Some(lifetime) => store::Reservation { lifetime, ..it },
+                    None => it,
+                };
+                (name, reserved(name)?.map(|it| later(it).into()))
+            }
             _ => continue,
         };
         let earlier = |change: &&mut Change| {
@@ -38,7 +53,7 @@ pub(super) fn changes(
         match changes.iter_mut().find(earlier) {
             Some(change) => change.after = after,
             None => {
-                let before = store.reservation(name, tree)?.map(Subject::from);
+                let before = reserved(name)?.map(Subject::from);
                 changes.push(Change { before, after });
             }
         }

@@ -103,6 +103,11 @@ impl Store {
         Ok(Mover { pid, start_time_ticks, rate_bytes_per_s })
     }
 
+    /// The lifetime of the cgroup at this path with this inode, of the present boot.
+    pub(crate) fn of_cgroup(&self, path: &str, inode: u64) -> Lifetime {
+        Lifetime::Cgroup { boot_id: self.boot_id.clone(), path: path.into(), inode }
+    }
+
     /// The number and the start of this process.
     fn this_process(&self) -> Result<(u32, u64), Error> {
         let pid = std::process::id();

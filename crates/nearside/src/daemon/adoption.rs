@@ -3,7 +3,7 @@
 
 use super::{fallback, notify, reported::Reported};
 use crate::output;
-use nearside_linux::{Host, watch::Watcher};
+use nearside_linux::{Adopted, Host, watch::Watcher};
 use nearside_policy::{Described, Newcomer};
 use std::collections::BTreeMap;
 
@@ -47,8 +47,17 @@ impl Adoption {
         }
         match adopted {
             Ok(adopted) => {
-                let note = |(name, cgroup)| format!("{cgroup}: takes over the reservation {name}");
-                output::note(adopted.into_iter().map(note));
+                for Adopted { reservation, owner, outcome } in adopted {
+                    match outcome {
+                        Ok(()) => output::note([format!(
+                            "{owner}: takes over the reservation {reservation}"
+                        )]),
+                        Err(refusal) => reported.report_of(
+                            &owner,
+                            &format!("cannot take over the reservation {reservation}: {refusal}"),
+                        ),
+                    }
+                }
             }
             Err(error) => reported.report([error.to_string()]),
         }

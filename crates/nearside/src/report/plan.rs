@@ -82,6 +82,17 @@ enum ActionJson<'a> {
     Forget,
     Reserve,
     Release,
+    Adopt {
+        owner: &'a str,
+    },
+    PutOff,
+    BeginMove {
+        nodes: Vec<NodeId>,
+        rate_bytes_per_s: Option<u64>,
+    },
+    EndMove {
+        is_complete: bool,
+    },
     Claim {
         claim: ClaimJson<'a>,
     },
@@ -121,6 +132,12 @@ impl<'a> ActionJson<'a> {
             Action::Forget { .. } => Self::Forget,
             Action::Reserve { .. } => Self::Reserve,
             Action::Release { .. } => Self::Release,
+            Action::Adopt { owner, .. } => Self::Adopt { owner },
+            Action::PutOff { .. } => Self::PutOff,
+            Action::BeginMove { nodes, rate_bytes_per_s, .. } => {
+                Self::BeginMove { nodes: members(nodes), rate_bytes_per_s: *rate_bytes_per_s }
+            }
+            Action::EndMove { is_complete, .. } => Self::EndMove { is_complete: *is_complete },
             Action::Claim { claim, .. } => Self::Claim { claim: ClaimJson::new(claim) },
             Action::SetHome { home, .. } => Self::SetHome { nodes: members(&home.nodes) },
             Action::ConfineMemory { nodes, .. } => Self::ConfineMemory { nodes: members(nodes) },

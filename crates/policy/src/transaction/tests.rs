@@ -1,7 +1,7 @@
 mod reservations;
 
 use super::*;
-use crate::{Affinity, Claim, MemoryPolicy, Origin, Reason, Reservation};
+use crate::{Affinity, CgroupId, Claim, MemoryPolicy, Origin, Reason, Reservation};
 use nearside_topology::{HugePagePool, MemoryState, Node, NodeSet, ReservedHugePages, Topology};
 use proptest::prelude::*;
 

@@ -5,10 +5,11 @@ mod reservations;
 
 use super::*;
 use crate::{
+    host::pending::kill_within,
     made::Made,
     store::{CpuBinding, Lifetime},
 };
-use nearside_policy::{Affinity, Claim, Home, MemoryPolicy, Origin, PageSize};
+use nearside_policy::{Affinity, Claim, Home, Limits, MemoryPolicy, Origin, PageSize, PartId};
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 use proptest::prelude::*;
 use std::{fs, os::unix::fs::symlink, path::PathBuf};
@@ -77,7 +78,7 @@ impl Made {
             limits: Limits::default(),
             parts: part.into(),
         };
-        self.host().begin().unwrap().lock.put(&record).unwrap();
+        self.host().store.lock().unwrap().put(&record).unwrap();
         record
     }
 
@@ -232,12 +233,12 @@ fn a_reservation_of_a_process_that_lives_keeps_its_memory() {
         vcpus: Default::default(),
         page_size: Default::default(),
     };
-    host.begin().unwrap().lock.reserve(&reservation).unwrap();
+    host.store.lock().unwrap().reserve(&reservation).unwrap();
     let seen = host.observe_from(None).unwrap();
     let transaction = Transaction::new(going("a", 1, 300), &seen);
     let refusal = host.begin().unwrap().apply(&transaction).unwrap_err().to_string();
     assert_eq!(refusal, "node 1 has 200 MiB available by now and 300 MiB are needed");
-    host.begin().unwrap().lock.release("libc").unwrap();
+    host.store.lock().unwrap().release("libc").unwrap();
     host.begin().unwrap().apply(&transaction).unwrap();
 }
 
@@ -283,24 +284,10 @@ fn figures_of_huge_pages_are_read_again_after_a_domain_was_confined() {
 /// Kills the process within a transaction, after this many steps and records.
 fn kill(made: &Made, transaction: &Transaction, steps: usize, records: usize) {
     let mut host = made.host();
-    let mut session = host.begin().unwrap();
-    let mut pending = Pending {
-        session: &mut session,
-        changes: Vec::new(),
-        has_journal: false,
-        undo: Vec::new(),
-        is_committed: false,
-    };
-    pending.plan(transaction).unwrap();
-    for step in &transaction.steps[..steps] {
-        pending.take_step(&step.action).unwrap();
-    }
-    if steps == transaction.steps.len() {
-        let records = records.min(pending.changes.len());
-        pending.session.lock.put_all(&pending.changes[..records]).unwrap();
-    }
-    // A killed process rolls nothing back.
-    std::mem::forget(pending);
+    let session = host.begin().unwrap();
+    let known = Known { topology: None, found_by: &session.found_by };
+    let pending = Pending::new(session.host, &session.writer, known);
+    kill_within(pending, transaction, steps, records);
 }
 
 #[test]

@@ -88,6 +88,34 @@ fn a_domain_goes_where_a_reservation_ends_in_the_same_transaction() {
     assert_eq!((after.reservations.len(), &after.parts[0].home), (0, &Some(home(1))));
 }
 
+#[test]
+fn a_reservation_is_adopted_or_put_off_only_as_it_was_seen() {
+    let mut seen = machine(&[0, 100], vec![part("a", 0, &[100], &[100])]);
+    let gone = seen.clone();
+    seen.reservations.push(reservation("numad-1", &[0, 100]));
+    let owner = "/machine.slice/db.scope";
+    let (name, cgroup) = ("numad-1".to_owned(), CgroupId(7));
+    let adopt = Action::Adopt { name: name.clone(), owner: owner.into(), cgroup };
+    let adopted = seen.clone().after(&Transaction::new(vec![step(adopt.clone())], &seen));
+    let expected = Reservation { owner: Some(owner.into()), ..reservation("numad-1", &[0, 100]) };
+    assert_eq!(adopted.reservations, [expected]);
+    for (action, text) in [
+        (adopt, "give reservation numad-1 to /machine.slice/db.scope"),
+        (Action::PutOff { name }, "put off the end of reservation numad-1"),
+    ] {
+        assert_eq!(action.to_string(), text);
+        let transaction = Transaction::new(vec![step(action.clone())], &seen);
+        let unmet = |fresh| transaction.check(fresh).unwrap_err().to_string();
+        assert_eq!(transaction.check(&seen), Ok(()));
+        assert_eq!(unmet(&gone), "reservation numad-1 has ended");
+        assert_eq!(unmet(&adopted), format!("reservation numad-1 belongs to {owner} by now"));
+        // It stays, so a domain in the same transaction does not get its memory.
+        let both = [vec![step(action)], going("a", 1, &[0, 100])].concat();
+        let both = Transaction::new(both, &seen);
+        assert!(matches!(both.check(&seen), Err(Unmet::Memory { .. })));
+    }
+}
+
 /// The memory of a reservation is in use, and the reservation stays.
 fn fill(seen: &mut Observation, name: &str) {
     let bytes = seen.reservation(name).map(|it| it.bytes.clone()).unwrap_or_default();

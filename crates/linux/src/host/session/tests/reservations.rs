@@ -1,32 +1,41 @@
 //! Reservations and domains in one transaction.
 
 use super::*;
-use nearside_policy::{Reservation, Until};
+use nearside_policy::{CgroupId, Reservation, Until};
 
 fn wanted(name: &str, node: u32, mib: u64) -> Reservation {
     let bytes = [(NodeId(node), mib * MIB)].into();
     Reservation { name: name.into(), bytes, ..Reservation::default() }
 }
 
-/// Node 1 is reserved as `text`, and `a` is on node 0.
+/// Node 1 is reserved as `text`, `numad-1` waits for its domain, and `a` is on node 0. The host
+/// shows this process.
 fn made() -> Made {
     let made = Made::new();
     made.file("proc/uptime", "100.00 1.00\n");
+    symlink("/proc/self", made.path(&format!("proc/{}", std::process::id()))).unwrap();
     made.domain("a", 0, 300);
-    let reserve =
-        Transaction::reserving(wanted("text", 1, 400), Until::Seconds(60), &Observation::default());
-    made.host().begin().unwrap().apply(&reserve).unwrap();
+    for wanted in [wanted("text", 1, 400), wanted("numad-1", 2, 50)] {
+        let reserve = Transaction::reserving(wanted, Until::Seconds(60), &Observation::default());
+        made.host().begin().unwrap().apply(&reserve).unwrap();
+    }
     made
 }
 
-/// The reservation ends, `a` takes its node, and another reservation takes what is left.
+/// `text` ends, `a` takes its node, with `numad-1` and this process as the one that moves its
+/// memory, and another reservation takes what is left.
 fn transaction(made: &Made) -> Transaction {
     let seen = made.host().observe_from(None).unwrap();
     let step = |action| Step { action, reason: Reason::NotNeeded };
     let release = step(Action::Release { name: "text".into() });
     let until = Until::Seconds(60);
     let reserve = step(Action::Reserve { reservation: wanted("rest", 1, 100), until });
-    let steps = [vec![release], going("a", 1, 300), vec![reserve]].concat();
+    let cgroup = CgroupId(made.state()[0].0.inode);
+    let (name, owner) = ("numad-1".into(), "/nearside/a".into());
+    let adopt = step(Action::Adopt { name, owner, cgroup });
+    let (part, nodes) = ("a".into(), nodes(1));
+    let move_memory = step(Action::BeginMove { part, nodes, rate_bytes_per_s: None });
+    let steps = [vec![release, adopt], going("a", 1, 300), vec![move_memory, reserve]].concat();
     Transaction::new(steps, &seen)
 }
 
@@ -35,12 +44,12 @@ fn transaction(made: &Made) -> Transaction {
 struct State {
     /// Domains with their bindings.
     domains: Vec<(Record, String, String)>,
-    /// The names and MiB of reservations.
-    reservations: Vec<(String, u64)>,
+    /// The names, owners and MiB of reservations.
+    reservations: Vec<(String, Option<String>, u64)>,
 }
 
 fn state(made: &Made) -> State {
-    let each = |it: Reservation| (it.name, it.bytes.values().sum::<u64>() / MIB);
+    let each = |it: Reservation| (it.name, it.owner, it.bytes.values().sum::<u64>() / MIB);
     let reservations = made.host().reservations().into_iter().map(each).collect();
     State { domains: made.state(), reservations }
 }
@@ -52,7 +61,11 @@ fn a_domain_and_reservations_change_together() {
     let State { domains, reservations } = state(&made);
     assert_eq!(domains[0].0.part().home.nodes, nodes(1));
     assert_eq!((&*domains[0].1, &*domains[0].2), ("2-3", "1"));
-    assert_eq!(reservations, [("rest".into(), 100)]);
+    let owner = Some("/nearside/a".into());
+    assert_eq!(reservations, [("numad-1".into(), owner, 50), ("rest".into(), None, 100)]);
+    let part = domains[0].0.part();
+    assert_eq!(part.mover.as_ref().map(|mover| mover.pid), Some(std::process::id()));
+    assert_eq!(part.moving_to, Some(nodes(1)));
     assert!(!made.journal().exists());
 }
 
@@ -73,7 +86,7 @@ fn a_refused_step_of_a_domain_takes_the_reservations_back() {
 #[test]
 fn a_process_killed_at_any_step_leaves_the_reservations_that_were() {
     let steps = transaction(&made()).steps.len();
-    for (steps, records) in (0..steps).map(|steps| (steps, 0)).chain((0..=3).map(|n| (steps, n))) {
+    for (steps, records) in (0..steps).map(|steps| (steps, 0)).chain((0..=4).map(|n| (steps, n))) {
         let made = made();
         let before = state(&made);
         kill(&made, &transaction(&made), steps, records);
@@ -91,13 +104,23 @@ fn a_reservation_that_a_domain_has_adopted_is_not_released() {
     {
         let mut host = made.host();
         let mut session = host.begin().unwrap();
-        let adopted = session.reservation("text").unwrap().unwrap();
-        let adopted = crate::store::Reservation { lifetime: owner.lifetime(), ..adopted };
-        session.lock.reserve(&adopted).unwrap();
+        let mut adopt = |owner: &Record| {
+            let cgroup = CgroupId(owner.inode);
+            let (name, owner) = ("text".into(), owner.cgroup.clone());
+            let action = Action::Adopt { name, owner, cgroup };
+            let steps = vec![Step { action, reason: Reason::DomainStarted }];
+            let reservation = session.reservation("text").unwrap().unwrap();
+            session
+                .apply(&Transaction::new(steps, &crate::host::reservations::observed(&reservation)))
+        };
+        let ended = Record { inode: 1, ..owner.clone() };
+        assert_eq!(adopt(&ended).unwrap_err().to_string(), "/nearside/b has ended");
+        adopt(&owner).unwrap();
         assert!(!session.release("text").unwrap());
         assert!(!session.release("none").unwrap());
     }
-    assert_eq!(state(&made).reservations, [("text".into(), 400)]);
+    let owner = Some("/nearside/b".into());
+    assert!(state(&made).reservations.contains(&("text".into(), owner, 400)));
     let late = Transaction::new(
         vec![Step { action: Action::Release { name: "text".into() }, reason: Reason::NotNeeded }],
         &Observation::default(),
@@ -113,8 +136,6 @@ fn a_reservation_that_a_domain_has_adopted_is_not_released() {
 #[test]
 fn a_reservation_lasts_as_long_as_the_transaction_says() {
     let made = made();
-    let own = symlink("/proc/self", made.path(&format!("proc/{}", std::process::id())));
-    own.unwrap();
     let mut host = made.host();
     let mut session = host.begin().unwrap();
     let seen = session.observe(None).unwrap();

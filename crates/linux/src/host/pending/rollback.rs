@@ -4,12 +4,12 @@
 //! from before all the same, and its change stays in the journal. It alone cannot change until its
 //! binding is restored or it ends; every other domain starts and changes as ever.
 
-use super::{handle::Host, records::before_and_after};
 use crate::{
     error::Error,
+    host::{handle::Host, records::before_and_after},
     store::{Change, Journal, Locked},
 };
-use nearside_policy::Transaction;
+use nearside_policy::{PartId, Transaction};
 
 /// The changes of an earlier transaction that cannot be rolled back yet.
 #[derive(Debug, Default)]
@@ -56,12 +56,8 @@ impl Unrestored {
 
     /// Refuses a transaction on a domain whose former binding could not be restored.
     pub(super) fn check(&self, transaction: &Transaction) -> Result<(), Error> {
-        transaction.parts().iter().try_for_each(|id| self.check_domain(id.domain()))
-    }
-
-    /// As [`check`](Self::check), of one domain.
-    pub(super) fn check_domain(&self, domain: &str) -> Result<(), Error> {
-        match self.0.iter().find(|it| it.domain == domain) {
+        let of = |id: &&PartId| self.0.iter().find(|it| it.domain == id.domain());
+        match transaction.parts().iter().find_map(of) {
             Some(unrestored) => Err(Error::Refused(unrestored.why.clone())),
             None => Ok(()),
         }
