@@ -123,16 +123,20 @@ impl Transaction {
         let memory = demands(&steps, seen).into_iter().map(|it| (it.page_size, it.bytes));
         let memory = memory.filter(|(_, bytes)| !bytes.is_empty()).collect();
         let mut needs = Needs { memory, ..Needs::default() };
+        let mut released = BTreeSet::new();
         for step in &steps {
             let id = match &step.action {
                 Action::Release { name } | Action::Adopt { name, .. } | Action::PutOff { name } => {
                     let owner = seen.reservation(name).and_then(|it| it.owner.clone());
                     needs.reservations.insert(name.clone(), owner);
+                    if matches!(step.action, Action::Release { .. }) {
+                        released.insert(name.as_str());
+                    }
                     continue;
                 }
                 Action::Reserve { reservation, .. } => {
                     // A reservation may take the place of one that ends in a step before.
-                    if !needs.reservations.contains_key(&reservation.name) {
+                    if !released.contains(reservation.name.as_str()) {
                         needs.free_reservations.insert(reservation.name.clone());
                     }
                     continue;
@@ -180,6 +184,7 @@ impl Transaction {
         let released = self.released();
         match released.is_empty() {
             true => check(fresh),
+            // Their memory may be in use by now, so it is not taken for available.
             false => check(&fresh.without(&released)),
         }
     }

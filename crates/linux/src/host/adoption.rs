@@ -60,6 +60,10 @@ impl Session<'_> {
             let (name, owner, cgroup) = (reservation.name.clone(), owner.clone(), CgroupId(inode));
             let adopt = Action::Adopt { name: name.clone(), owner: owner.clone(), cgroup };
             let outcome = self.change_reservation(reservation, adopt, Reason::DomainStarted);
+            // Its time may be over since it was read.
+            if matches!(outcome, Err(Refusal::Unmet(Unmet::NotReserved(_)))) {
+                continue;
+            }
             adopted.push(Adopted { reservation: name, owner, outcome });
         }
         Ok(adopted)
@@ -81,7 +85,10 @@ impl Session<'_> {
             if self.host.store.put_off(reservation).is_some() {
                 let put_off = Action::PutOff { name: reservation.name.clone() };
                 let outcome = self.change_reservation(reservation, put_off, Reason::ManagerSilent);
-                written = written.and(outcome);
+                match outcome {
+                    Err(Refusal::Unmet(Unmet::NotReserved(_))) => {}
+                    outcome => written = written.and(outcome),
+                }
             }
         }
         written

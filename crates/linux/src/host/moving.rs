@@ -105,7 +105,7 @@ impl Session<'_> {
         let narrowed = narrowing.map_or(Ok(()), |it| {
             self.apply(&Transaction::new(it.steps.clone(), &self.state_of(&record)))
         });
-        let record = self.record(own.part.domain())?.unwrap_or(record);
+        let Some(record) = self.record(own.part.domain())? else { return narrowed };
         let is_complete = is_complete && narrowed.is_ok();
         let end = Action::EndMove { part: own.part.clone(), is_complete };
         let ended = self.change(&record, vec![end], &Reason::MoveEnded);

@@ -11,9 +11,9 @@
 //! (`rollback.rs`). So each record on disk is the one before or the one after, and all of
 //! them agree once the lock is held again.
 //!
-//! Two kinds need no journal. A single record that is replaced without another effect changes as a
-//! whole. A new domain's cgroup ends with this process, its only member, and a record without a
-//! living cgroup does not count.
+//! Two kinds need no journal. A single record that is made, replaced or removed without another
+//! effect changes as a whole. A new domain's cgroup ends with this process, its only member, and a
+//! record without a living cgroup does not count.
 
 mod rollback;
 
@@ -37,13 +37,16 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// The lock, and the records that only its holder may write. Its fields are open to this module
-/// alone, so that nothing but a transaction changes a record.
+/// The lock, whose holder alone may write records. Its fields are open to this module alone, so
+/// that a session changes records in transactions only.
 #[derive(Debug)]
 pub(super) struct Writer {
     lock: Locked,
     /// Changes of an earlier transaction that cannot be rolled back yet.
     unrestored: Unrestored,
+    /// The reason why a transaction of this session could not be rolled back. Its journal, if there
+    /// is one, must stay for the next holder of the lock.
+    stuck: Option<String>,
 }
 
 impl Writer {
@@ -59,13 +62,17 @@ impl Writer {
         // an operator has resolved it.
         match swept.broken.into_iter().next() {
             Some(unreadable) => Err(unreadable),
-            None => Ok((Self { lock, unrestored }, swept.alive)),
+            None => Ok((Self { lock, unrestored, stuck: None }, swept.alive)),
         }
     }
 
-    /// Refuses a transaction on a domain whose former binding could not be restored.
+    /// Refuses a transaction on a domain whose former binding could not be restored, and any after
+    /// one that could not be rolled back.
     pub(super) fn check(&self, transaction: &Transaction) -> Result<(), Error> {
-        self.unrestored.check(transaction)
+        match &self.stuck {
+            Some(why) => Err(Error::Refused(why.clone())),
+            None => self.unrestored.check(transaction),
+        }
     }
 }
 
@@ -82,7 +89,7 @@ pub(super) struct Known<'a> {
 #[derive(Debug)]
 pub(super) struct Pending<'a> {
     host: &'a mut Host,
-    writer: &'a Writer,
+    writer: &'a mut Writer,
     known: Known<'a>,
     changes: Vec<Change>,
     has_journal: bool,
@@ -101,7 +108,7 @@ enum Undo {
 }
 
 impl<'a> Pending<'a> {
-    pub(super) fn new(host: &'a mut Host, writer: &'a Writer, known: Known<'a>) -> Self {
+    pub(super) fn new(host: &'a mut Host, writer: &'a mut Writer, known: Known<'a>) -> Self {
         Self {
             host,
             writer,
@@ -159,24 +166,21 @@ impl<'a> Pending<'a> {
         let of_domain = |(before, after)| Change { before: subject(before), after: subject(after) };
         let mut changes: Vec<_> = after.into_values().map(of_domain).collect();
         changes.extend(reservations::changes(&self.host.store, &self.host.tree, transaction)?);
-        // A record that is replaced is the one before or the one after, whatever happens.
-        let is_one_record = matches!(&changes[..], [Change { after: Some(_), .. }]);
-        self.has_journal = !is_one_record || transaction.steps.iter().any(has_effect);
-        if self.has_journal {
-            let Writer { lock, unrestored } = self.writer;
+        // A single record is the one before or the one after, whatever happens.
+        let needs_journal = changes.len() > 1 || transaction.steps.iter().any(has_effect);
+        if needs_journal {
+            let Writer { lock, unrestored, .. } = &*self.writer;
             unrestored.begin_journal(lock, &changes)?;
         }
-        self.changes = changes;
+        (self.changes, self.has_journal) = (changes, needs_journal);
         Ok(())
     }
 
     /// This process, if it begins to move memory.
     fn mover(&self, transaction: &Transaction) -> Result<Option<Mover>, Error> {
-        let rate = transaction.steps.iter().find_map(|step| match &step.action {
-            Action::BeginMove { rate_bytes_per_s, .. } => Some(*rate_bytes_per_s),
-            _ => None,
-        });
-        rate.map(|rate| self.host.store.mover(rate)).transpose()
+        let begins = |step: &Step| matches!(step.action, Action::BeginMove { .. });
+        let begins = transaction.steps.iter().any(begins);
+        begins.then(|| self.host.store.mover(None)).transpose()
     }
 
     /// The machine as domains may use it. Only a step that sets a new home needs it.
@@ -319,7 +323,7 @@ impl<'a> Pending<'a> {
 
     /// Writes the records. This commits the transaction.
     fn commit(mut self) -> Result<(), Refusal> {
-        let Writer { lock, unrestored } = self.writer;
+        let Writer { lock, unrestored, .. } = &*self.writer;
         lock.put_all(&self.changes)?;
         // The next process would roll back a journal that cannot be removed.
         if self.has_journal {
@@ -349,7 +353,7 @@ impl Drop for Pending<'_> {
             };
             undone = undone.and(result);
         }
-        let Writer { lock, unrestored } = self.writer;
+        let Writer { lock, unrestored, .. } = &*self.writer;
         let reversed: Vec<_> = self.changes.iter().rev().map(Change::reversed).collect();
         let restored = match (self.has_journal, undone) {
             (true, Ok(())) => lock.put_all(&reversed).and_then(|()| unrestored.end_journal(lock)),
@@ -358,7 +362,9 @@ impl Drop for Pending<'_> {
             (false, undone) => lock.put_all(&reversed).and(undone),
         };
         if let Err(error) = restored {
-            self.host.notice(&format!("a refused change could not be undone yet: {error}"));
+            let why = format!("a refused change could not be undone yet: {error}");
+            self.host.notice(&why);
+            self.writer.stuck = Some(why);
         }
     }
 }

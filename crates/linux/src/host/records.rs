@@ -50,9 +50,10 @@ pub(super) fn record_after(
         }
         Action::UnbindCpus { .. } => part.cpus = None,
         Action::SetMemoryPolicy { nodes, .. } => part.policy_nodes = Some(nodes.clone()),
-        Action::BeginMove { nodes, .. } => {
+        Action::BeginMove { nodes, rate_bytes_per_s, .. } => {
+            let rate_bytes_per_s = *rate_bytes_per_s;
             part.moving_to = Some(nodes.clone());
-            part.mover.clone_from(&circumstances.mover);
+            part.mover = circumstances.mover.clone().map(|it| Mover { rate_bytes_per_s, ..it });
         }
         Action::EndMove { is_complete, .. } => {
             part.mover = None;

@@ -129,11 +129,13 @@ impl<'h> Session<'h> {
     /// # Errors
     /// If the record or the cgroup cannot be removed.
     pub fn abandon(&mut self, name: &str, back: &Cgroup) -> Result<(), Refusal> {
-        let Some(record) = self.record(name)? else { return Ok(()) };
+        let Some(record) = self.host.store.record(name)? else { return Ok(()) };
         let forget = Action::Forget { part: record.id_of(record.part()) };
-        self.change(&record, vec![forget], &Reason::NotStarted)?;
+        let forgotten = self.change(&record, vec![forget], &Reason::NotStarted);
+        // The next holder of the lock removes the record of a cgroup that has gone.
         let group = self.host.tree.group(&record.cgroup)?;
-        Ok(leave(self.host, &group, back)?)
+        leave(self.host, &group, back)?;
+        forgotten
     }
 
     fn apply_with(
@@ -153,8 +155,8 @@ impl<'h> Session<'h> {
             topology: self.seen.as_ref().map(|seen| &seen.topology),
             found_by: &self.found_by,
         };
-        let applied = Pending::new(self.host, &self.writer, known).carry_out(transaction, new);
-        // So may a step that is refused later, and its roll-back.
+        let applied = Pending::new(self.host, &mut self.writer, known).carry_out(transaction, new);
+        // A refused transaction may have changed them as well, and its roll-back.
         if changes_figures {
             self.have_changed();
         }

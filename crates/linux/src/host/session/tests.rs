@@ -284,9 +284,9 @@ fn figures_of_huge_pages_are_read_again_after_a_domain_was_confined() {
 /// Kills the process within a transaction, after this many steps and records.
 fn kill(made: &Made, transaction: &Transaction, steps: usize, records: usize) {
     let mut host = made.host();
-    let session = host.begin().unwrap();
+    let mut session = host.begin().unwrap();
     let known = Known { topology: None, found_by: &session.found_by };
-    let pending = Pending::new(session.host, &session.writer, known);
+    let pending = Pending::new(session.host, &mut session.writer, known);
     kill_within(pending, transaction, steps, records);
 }
 

@@ -109,7 +109,12 @@ fn a_reservation_is_adopted_or_put_off_only_as_it_was_seen() {
         assert_eq!(transaction.check(&seen), Ok(()));
         assert_eq!(unmet(&gone), "reservation numad-1 has ended");
         assert_eq!(unmet(&adopted), format!("reservation numad-1 belongs to {owner} by now"));
-        // It stays, so a domain in the same transaction does not get its memory.
+        // It stays, so that its name is taken.
+        let wanted = reservation("numad-1", &[0, 1]);
+        let reserve = step(Action::Reserve { reservation: wanted, until: Until::Seconds(60) });
+        let both = Transaction::new(vec![step(action.clone()), reserve], &seen);
+        assert_eq!(both.check(&seen), Err(Unmet::ReservationTaken("numad-1".into())));
+        // Nor does a domain in the same transaction get its memory.
         let both = [vec![step(action)], going("a", 1, &[0, 100])].concat();
         let both = Transaction::new(both, &seen);
         assert!(matches!(both.check(&seen), Err(Unmet::Memory { .. })));

@@ -267,6 +267,34 @@ fn a_domain_is_bound_or_unbound_as_its_record_says() {
     }
 }
 
+/// The later one is on another domain, under the same lock, when writes succeed again.
+#[test]
+fn a_transaction_after_one_that_cannot_be_undone_keeps_its_journal() {
+    let mut undone_later = 0;
+    for first in 0.. {
+        let made = with_arguments();
+        let (before, transaction) = (made.state(), exchange(&made, 100));
+        let mut host = made.host();
+        let later = Transaction::new(going("c", 3, 100), &host.observe_from(None).unwrap());
+        let mut session = host.begin().unwrap();
+        fault::inject(Errno::IO, Box::new(move |at| at >= first));
+        let applied = session.apply(&transaction);
+        if fault::end() == 0 {
+            applied.unwrap();
+            break;
+        }
+        let is_left = made.journal().exists();
+        assert_eq!(session.apply(&later).is_err(), is_left, "write {first}");
+        assert_eq!(made.journal().exists(), is_left, "write {first}");
+        drop(session);
+        drop(made.host().begin().unwrap());
+        assert!(!made.journal().exists(), "write {first}");
+        assert!(made.state()[..2] == before[..2], "write {first}");
+        undone_later += usize::from(is_left);
+    }
+    assert!(undone_later > 0);
+}
+
 #[test]
 fn a_roll_back_that_meets_a_fault_is_completed_later() {
     let fresh = with_arguments();
