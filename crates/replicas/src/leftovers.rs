@@ -7,6 +7,7 @@ use crate::{
     error::{Error, IoContext},
     exchanger::Exchanger,
     file_id::{FileId, Identity},
+    mountinfo::Mount,
     namespace::{Namespace, Visitor},
     remap::Exchange,
     store::Store,
@@ -15,7 +16,7 @@ use crate::{
 use nearside_linux::folder::Folder;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// The file with the devices of the stores, while a helper runs.
@@ -45,7 +46,7 @@ pub(crate) fn forget(folder: &Folder) {
 /// there to the originals: a writer may have changed those meanwhile.
 ///
 /// # Errors
-/// If the processes of the host cannot be told.
+/// If the processes of the host cannot be told, or if a helper with another folder runs.
 pub(crate) fn clear(
     visitor: &Visitor,
     own: FileId,
@@ -54,11 +55,22 @@ pub(crate) fn clear(
 ) -> Result<(), Error> {
     let census = Census::take().doing(|| "looking for processes with copies".into())?;
     let others = || census.namespaces().filter(|(id, _)| *id != own);
-    let mut gone = BTreeMap::<FileId, BTreeSet<(PathBuf, FileId)>>::new();
+    let mut mounted = Vec::new();
     for (id, processes) in others() {
         // A namespace whose processes have all ended meanwhile has no mounts.
         let Some(namespace) = Namespace::with_any(processes, id) else { continue };
-        for mount in visitor.copies_in(&namespace) {
+        let copies = visitor.copies_in(&namespace);
+        if let Some(other) = folder_of_another(&copies, folder.path()) {
+            return Err(Error::Refused(format!(
+                "another replicator runs, with the folder {}: stop it",
+                other.display()
+            )));
+        }
+        mounted.push((id, namespace, copies));
+    }
+    let mut gone = BTreeMap::<FileId, BTreeSet<(PathBuf, FileId)>>::new();
+    for (id, namespace, copies) in mounted {
+        for mount in copies {
             match visitor.unbind_at(&namespace, &mount.point, mount.device) {
                 Ok(Some(copy)) => _ = gone.entry(id).or_default().insert((mount.point, copy)),
                 Ok(None) => {}
@@ -95,6 +107,14 @@ pub(crate) fn clear(
     }
     return_processes(&left, exchanger);
     Ok(())
+}
+
+/// The folder of another helper, if these are the mounts of its namespace: it alone has whole
+/// stores there, and each domain only files of them. The child of a helper that was killed may not
+/// have ended yet; its stores are in the folder that this helper has locked.
+fn folder_of_another<'m>(mounts: &'m [Mount], own: &Path) -> Option<&'m Path> {
+    let stores = mounts.iter().filter(|mount| mount.root == Path::new("/"));
+    stores.filter_map(|mount| mount.point.parent()).find(|folder| *folder != own)
 }
 
 /// The devices that a helper which was killed has noted.

@@ -163,9 +163,7 @@ fn lock(folder: &Folder) -> Result<OwnedFd, Error> {
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(Errno::WOULDBLOCK) => Err(Error::Refused(
-            "another replicator runs: stop it (systemctl stop nearside-replicator), or give this \
-             one a --folder of its own"
-                .into(),
+            "another replicator runs: stop it (systemctl stop nearside-replicator)".into(),
         )),
         Err(error) => Err(error).doing(doing),
     }

@@ -9,7 +9,10 @@ use crate::{
     sys,
 };
 use nearside_linux::sys::{page_bytes, page_nodes};
-use nearside_policy::replication::{Bar, CopyRefusal};
+use nearside_policy::{
+    Bytes,
+    replication::{Bar, CopyRefusal},
+};
 use nearside_topology::NodeId;
 use rustix::{
     fs::{AtFlags, Mode, OFlags, ftruncate, openat, unlinkat},
@@ -76,9 +79,9 @@ pub enum NotCopied {
 impl From<io::Error> for NotCopied {
     fn from(error: io::Error) -> Self {
         Self::Refused(match error.kind() {
-            io::ErrorKind::StorageFull => CopyRefusal::NoRoom(
-                "the budget for copies (--budget) is spent, or less than the file".into(),
-            ),
+            io::ErrorKind::StorageFull => {
+                CopyRefusal::NoRoom("the budget for copies (--budget) is spent".into())
+            }
             _ => CopyRefusal::Failed(error.to_string()),
         })
     }
@@ -149,6 +152,12 @@ impl Store {
 
     fn fill(&self, original: &File, copy: &File, cancelled: &AtomicBool) -> Result<(), NotCopied> {
         let size = rustix::fs::fstat(original)?.st_size.cast_unsigned();
+        let budget_bytes = rustix::fs::fstatvfs(copy).map(|it| it.f_blocks * it.f_frsize)?;
+        if size > budget_bytes {
+            let [size, budget] = [size, budget_bytes].map(Bytes);
+            let why = format!("it has {size}, and the budget for copies is {budget} (--budget)");
+            return Err(NotCopied::Refused(CopyRefusal::Failed(why)));
+        }
         // The size first: `within_size` gives huge pages only to what lies within it.
         ftruncate(copy, size)?;
         // Before the content, too: a copy that cannot have them costs no memory.

@@ -259,6 +259,13 @@ fn run_price(args: &Add, nodes: Option<&NodeSet>) -> Outcome {
         bytes: price::price(&lengths, &holders),
         budget_bytes: price::budgets(&topology),
     };
+    let above =
+        price.bytes.iter().filter(|(node, bytes)| price.budget_bytes.get(node) < Some(bytes));
+    let above: NodeSet = above.map(|(node, _)| *node).collect();
+    output::note((!above.is_empty()).then(|| {
+        let nodes = above.named();
+        format!("{nodes}: more than the default budget (`nearside replicator --budget` changes it)")
+    }));
     match args.format {
         Format::Text if lengths.is_empty() => {}
         Format::Text => output::print(&price_text(&price))?,

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_budget)]
     budget: Option<u64>,
 
-    /// Its folder, with the socket of `nearside replicate`
+    /// Its folder, with the socket of `nearside replicate`. A host has one replicator
     #[arg(long, value_name = "PATH", default_value = "/run/nearside-replicas")]
     folder: PathBuf,
 }

@@ -111,9 +111,23 @@ impl Replicator {
             Ok(Ok(original)) if original.is_empty() && !self.files.contains_key(&original.id) => {
                 Answer::Barred { bar: Bar::Empty }
             }
-            Ok(Ok(original)) => self.add_original(original, wish),
+            Ok(Ok(original)) => {
+                self.end_replaced_at(&wish.place);
+                self.add_original(original, wish)
+            }
             Ok(Err(bar)) => Answer::Barred { bar },
             Err(error) => Answer::Refused { why: error.to_string() },
+        }
+    }
+
+    /// Ends the copies of files whose place another one has taken. A barred one is not watched, so
+    /// nothing else tells before the next look at all places.
+    fn end_replaced_at(&mut self, place: &Place) {
+        let there = self.files.iter().filter(|(_, file)| file.original.place == *place);
+        for id in there.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if self.is_replaced(id) {
+                self.take(id, Event::Replaced);
+            }
         }
     }
 

@@ -258,9 +258,15 @@ fn a_program_in_a_domain_gets_erofs_when_it_writes_to_a_file_with_a_copy() {
 #[test]
 fn a_second_replicator_is_refused() {
     let replicator = Replicator::start("");
-    let output = run(["replicator"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("another replicator runs"), "{}", stderr(&output));
+    // So it would with another folder.
+    for (folder, why) in [
+        ("/run/nearside-replicas", "another replicator runs: stop it"),
+        ("/run/other", "another replicator runs, with the folder /run/nearside-replicas: stop it"),
+    ] {
+        let output = run(["replicator", "--folder", folder]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
     replicator.stop();
 }
 

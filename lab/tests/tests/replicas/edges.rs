@@ -149,6 +149,13 @@ fn a_file_on_a_file_system_without_leases_is_refused() {
     let told = status(&path).unwrap();
     assert_eq!(told["state"], "barred", "{told}");
     assert!(told["why"].as_str().unwrap().contains(expected), "{told}");
+    // It is not watched, so its place is looked at when the next one there is asked for.
+    fs::write(format!("{path}.new"), "new text").unwrap();
+    fs::rename(format!("{path}.new"), &path).unwrap();
+    assert_eq!(run(["replicate", "add", &path]).status.code(), Some(1));
+    let report = nearside_lab::json("replicate status");
+    let shown = report["files"].as_array().unwrap().iter().filter(|it| it["path"] == *path);
+    assert_eq!(shown.count(), 1, "{report}");
     replicator.stop();
     done(&format!("umount {folder}"));
 }

@@ -1,6 +1,6 @@
 //! Copies respect memory that others need. Each test removes its file, which takes memory, too.
 
-use super::helper::{Python, Replicator, add, plugin, status, write_on_all_nodes};
+use super::helper::{Python, Replicator, add, await_state, plugin, status, write_on_all_nodes};
 use nearside_lab::{
     Domain, assert_refused, assert_the_kernel_covers_all_claims, await_that, daemon::Daemon, end,
     nearside, parallel_starts, run, stderr, toucher, words, write,
@@ -17,15 +17,32 @@ fn the_budget_bounds_the_copies_of_a_node() {
     fs::write(&path, vec![7; 8 << 20]).unwrap();
     let small = plugin("small");
     let replicator = Replicator::start("--budget 6M");
-    // The large one has no copy anywhere, so its lease is given back.
-    add("--nodes 0-1", std::slice::from_ref(&path), "candidate");
+    let price = run(words("replicate add --dry-run --nodes 0-1").chain([&*path]));
+    // It is below a twentieth of a node of this machine.
+    assert_eq!((price.status.code(), &*stderr(&price)), (Some(0), ""));
+    let refused = run(words("replicate add --nodes 0-1").chain([&*path]));
+    assert_eq!(refused.status.code(), Some(1));
+    let why = "it has 8 MiB, and the budget for copies is 6 MiB (--budget)";
+    assert!(stderr(&refused).contains(why), "{}", stderr(&refused));
+    // It has no copy anywhere, so its lease is given back.
+    await_state(&path, "candidate");
     add("--nodes 0-1", std::slice::from_ref(&small), "replicated");
     let report = nearside_lab::stdout(&run(words("replicate status")));
-    let why = "no room: the budget for copies (--budget) is spent, or less than the file";
     assert!(report.contains(why), "{report}");
     fs::write(&path, "nobody holds a lease").unwrap();
+    // One that would have room but for others waits.
+    let others = ["first", "second"].map(plugin);
+    for other in &others {
+        fs::write(other, vec![7; 4 << 20]).unwrap();
+    }
+    let added = run(words("replicate add --nodes 0").map(str::to_owned).chain(others.clone()));
+    assert!(added.status.success(), "{}", stderr(&added));
+    let spent = "no room: the budget for copies (--budget) is spent";
+    assert!(stderr(&added).contains(spent), "{}", stderr(&added));
     replicator.stop();
-    fs::remove_file(&path).unwrap();
+    for file in others.iter().chain([&path]) {
+        fs::remove_file(file).unwrap();
+    }
 }
 
 fn available_mib(node: usize) -> u64 {
