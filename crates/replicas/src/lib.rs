@@ -7,7 +7,8 @@
 //! - [`original`]: a file that may have copies, and what bars it. `lease`: the kernel's promise to
 //!   ask before anyone writes to it. `layers`: what lies below a file of an overlay.
 //! - [`store`]: the tmpfs of each node. `attributes`: what a copy takes over beside the content.
-//!   `copier`: the thread that copies, with the memory reserved meanwhile.
+//!   `copier`: the thread that copies, with the memory reserved meanwhile. `truncations`: the
+//!   thread that empties copies together with their original.
 //! - [`namespace`]: a mount namespace with copies. `leftovers`: copies of a helper that was killed.
 //! - [`remap`]: exchanges the files that a running process maps. [`exchanger`]: the process that
 //!   does this for the helper.
@@ -42,6 +43,7 @@ mod schedule;
 mod signals;
 pub mod store;
 mod sys;
+mod truncations;
 mod users;
 mod walk;
 mod whole;

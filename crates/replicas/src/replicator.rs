@@ -1,5 +1,5 @@
-//! The helper: one thread that answers clients, lease breaks and changes of files, and one that
-//! copies.
+//! The helper: one thread that answers clients, lease breaks and changes of files, one that copies,
+//! and one that empties copies of files that were emptied.
 
 mod absent;
 mod connection;
@@ -25,6 +25,7 @@ use crate::{
     remains::Remains,
     signals::Signals,
     store::Store,
+    truncations::Truncations,
 };
 use file::{Absent, Guest, MemoryWatch, Replicated, Withdrawn};
 use nearside_linux::{Paths, folder::Folder, watch::raise_open_files};
@@ -68,6 +69,7 @@ pub struct Replicator {
     /// The mounts of the host, to wait for changes.
     host_mounts: File,
     copier: Copier,
+    truncations: Truncations,
     exchanger: Exchanger,
     listener: OwnedFd,
     folder: Folder,
@@ -129,6 +131,7 @@ impl Replicator {
             log!("package managers inside domains will find files busy: {error}");
         }
         let managers = managers.ok();
+        let truncations = Truncations::start(Arc::clone(&stores))?;
         let copier = Copier::start(Arc::clone(&stores), options.host)?;
         Ok(Self {
             topology: options.topology,
@@ -138,6 +141,7 @@ impl Replicator {
             changes,
             host_mounts,
             copier,
+            truncations,
             exchanger,
             listener,
             folder,

@@ -114,6 +114,14 @@ impl Store {
         Ok(Self { node, folder: mount, device })
     }
 
+    /// One whose copies are files of an ordinary folder.
+    #[cfg(test)]
+    pub(crate) fn in_folder(node: NodeId, folder: &Path) -> Self {
+        let folder = OwnedFd::from(File::open(folder).unwrap());
+        let device = rustix::fs::fstat(&folder).unwrap().st_dev;
+        Self { node, folder, device }
+    }
+
     /// Its node.
     pub fn node(&self) -> NodeId {
         self.node
@@ -219,6 +227,19 @@ impl Store {
     /// The rest of its budget, in bytes.
     pub(crate) fn free_bytes(&self) -> u64 {
         rustix::fs::fstatvfs(&self.folder).map_or(0, |it| it.f_bfree.saturating_mul(it.f_frsize))
+    }
+
+    /// Takes away what a copy has beyond `bytes`.
+    ///
+    /// # Errors
+    /// `ETXTBSY` if it is being executed.
+    pub(crate) fn shorten(&self, name: &str, bytes: u64) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let copy = openat(&self.folder, name, flags, Mode::empty())?;
+        if rustix::fs::fstat(&copy)?.st_size.cast_unsigned() > bytes {
+            ftruncate(&copy, bytes)?;
+        }
+        Ok(())
     }
 
     /// Removes a copy that was in use. Returns what processes keep of it.

@@ -201,6 +201,11 @@ impl Replicator {
             return self.take(job.file, Event::NotCopied(job.node, why));
         }
         if let Some(file) = self.files.get_mut(&job.file) {
+            // First: `bind` looks whether the original has been truncated until now.
+            if let Err(bar) = self.truncations.follow(&file.original, job.node, &copy) {
+                self.remove_copy(job.node, &copy.name);
+                return self.take(job.file, Event::Barred(bar));
+            }
             file.copies.insert(job.node, copy);
         }
         self.watch.spills.remove(&(job.file, job.node));
@@ -257,6 +262,7 @@ impl Replicator {
         }
         // A second name of a file that was renamed over is not known.
         let is_replaced = is_elsewhere && file.original.has_lost_its_name();
+        self.truncations.leave(id, concerned);
         let copies = std::mem::take(&mut file.copies).into_iter();
         let (going, staying): (Vec<_>, Vec<_>) = copies.partition(|(node, _)| concerned(*node));
         file.copies = staying.into_iter().collect();
