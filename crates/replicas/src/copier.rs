@@ -36,7 +36,7 @@ const MAX_BATCH_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) file: FileId,
-    pub(crate) original: File,
+    pub(crate) original: Arc<File>,
     pub(crate) bytes: u64,
     pub(crate) node: NodeId,
     pub(crate) name: String,
@@ -188,7 +188,7 @@ mod tests {
     fn job(bytes: u64) -> Job {
         Job {
             file: FileId { device: 0, inode: 0 },
-            original: File::open("/dev/null").unwrap(),
+            original: Arc::new(File::open("/dev/null").unwrap()),
             bytes,
             node: NodeId(0),
             name: String::new(),

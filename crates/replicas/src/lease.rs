@@ -48,5 +48,5 @@ pub(crate) fn is_whole(original: &Original) -> bool {
 }
 
 fn files(original: &Original) -> impl Iterator<Item = &File> {
-    std::iter::once(&original.file).chain(&original.layers)
+    std::iter::once(&*original.file).chain(&original.layers)
 }

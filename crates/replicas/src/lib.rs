@@ -46,6 +46,7 @@ mod sys;
 mod truncations;
 mod users;
 mod walk;
+mod watch;
 mod whole;
 
 pub use client::{Client, private_mounts};

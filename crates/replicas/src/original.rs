@@ -16,6 +16,7 @@ use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Where a file is found.
@@ -44,7 +45,7 @@ impl Place {
 #[derive(Debug)]
 pub struct Original {
     /// Open with a description of its own, to which the lease belongs.
-    pub(crate) file: File,
+    pub(crate) file: Arc<File>,
     /// The files below it in the layers of its overlay, leased together with it.
     pub(crate) layers: Vec<File>,
     pub(crate) id: FileId,
@@ -100,7 +101,7 @@ impl Original {
         let file = File::open(format!("/proc/self/fd/{}", source.as_raw_fd())).doing(doing)?;
         let stat = rustix::fs::fstat(&file).doing(doing)?;
         Ok(Ok(Self {
-            file,
+            file: Arc::new(file),
             layers: Vec::new(),
             id: FileId { device: stat.st_dev, inode: stat.st_ino },
             version: Version::from(&stat),

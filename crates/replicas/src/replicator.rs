@@ -62,6 +62,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Replicator {
     topology: Topology,
+    host: Option<Paths>,
     stores: Arc<Vec<Store>>,
     visitor: Visitor,
     signals: Signals,
@@ -132,9 +133,10 @@ impl Replicator {
         }
         let managers = managers.ok();
         let truncations = Truncations::start(Arc::clone(&stores))?;
-        let copier = Copier::start(Arc::clone(&stores), options.host)?;
+        let copier = Copier::start(Arc::clone(&stores), options.host.clone())?;
         Ok(Self {
             topology: options.topology,
+            host: options.host,
             stores,
             visitor,
             signals,

@@ -212,7 +212,7 @@ impl Store {
     pub(crate) fn refresh(&self, original: &Original, copy: &Copy) -> Result<(), Error> {
         let doing = || "following the attributes of an original".to_owned();
         // For reading: one that is executed cannot be opened for writing.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let copy = openat(&self.folder, copy.name.as_str(), flags, Mode::empty()).doing(doing)?;
         let copy = File::from(copy);
         attributes::copy(&original.file, &copy).map_err(|failure| match failure {
@@ -229,22 +229,23 @@ impl Store {
         rustix::fs::fstatvfs(&self.folder).map_or(0, |it| it.f_bfree.saturating_mul(it.f_frsize))
     }
 
-    /// Takes away what a copy has beyond `bytes`.
+    /// Takes the content of a copy away.
     ///
     /// # Errors
-    /// `ETXTBSY` if it is being executed.
-    pub(crate) fn shorten(&self, name: &str, bytes: u64) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let copy = openat(&self.folder, name, flags, Mode::empty())?;
-        if rustix::fs::fstat(&copy)?.st_size.cast_unsigned() > bytes {
-            ftruncate(&copy, bytes)?;
+    /// `ETXTBSY` if it is being executed, `EAGAIN` if a process holds a lease on it.
+    pub(crate) fn empty(&self, name: &str) -> io::Result<()> {
+        // A program that is open for writing cannot be executed, so it is opened only to a purpose.
+        if rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW)?.st_size == 0 {
+            return Ok(());
         }
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        ftruncate(openat(&self.folder, name, flags, Mode::empty())?, 0)?;
         Ok(())
     }
 
     /// Removes a copy that was in use. Returns what processes keep of it.
     pub(crate) fn retire(&self, copy: &Copy) -> Option<Remains> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.folder, copy.name.as_str(), flags, Mode::empty());
         self.remove(&copy.name);
         // Without the file, its memory returns all the same once nobody has it.

@@ -1,9 +1,9 @@
 //! Truncations that no lease tells of.
 //!
 //! An open with `O_RDONLY | O_TRUNC` needs no write access, so it breaks no lease (`break_lease` in
-//! `fs/locks.c`). A thread that does nothing else gives the copies the size of their original then:
-//! processes that map or read one see at once what the original would show them, whatever the
-//! helper is busy with. The helper takes the copies out of use when it comes to it.
+//! `fs/locks.c`). A thread that does nothing else empties the copies then: processes that map or
+//! read one see at once what the original would show them, whatever the helper is busy with. The
+//! helper takes the copies out of use when it comes to it.
 
 use crate::{
     error::{Error, IoContext},
@@ -11,6 +11,7 @@ use crate::{
     original::{Original, Version},
     store::{Copy, Store},
     sys::{self, Urgency},
+    watch::watch,
 };
 use nearside_policy::replication::Bar;
 use nearside_topology::NodeId;
@@ -22,9 +23,8 @@ use rustix::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
-    io,
     mem::MaybeUninit,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
@@ -32,13 +32,13 @@ use std::{
 /// The handle of the thread. It ends with this.
 #[derive(Debug)]
 pub(crate) struct Truncations {
-    followed: Arc<Followed>,
+    watched: Arc<Watched>,
     end: Arc<OwnedFd>,
 }
 
 /// What the thread shares with the helper.
 #[derive(Debug)]
-struct Followed {
+struct Watched {
     /// Tells of changes of the files.
     changes: OwnedFd,
     stores: Arc<Vec<Store>>,
@@ -48,7 +48,7 @@ struct Followed {
 /// A file that has copies.
 #[derive(Debug)]
 struct Copied {
-    file: File,
+    file: Arc<File>,
     /// The watches of it, and of the files below it.
     watches: BTreeSet<i32>,
     /// The names of the copies in the stores.
@@ -65,62 +65,47 @@ impl Truncations {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let changes = inotify::init(flags).doing(doing)?;
         let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).doing(doing)?);
-        let followed = Arc::new(Followed { changes, stores, files: Mutex::default() });
-        let (its, its_end) = (Arc::clone(&followed), Arc::clone(&end));
-        let follow = move || {
+        let watched = Arc::new(Watched { changes, stores, files: Mutex::default() });
+        let (its, its_end) = (Arc::clone(&watched), Arc::clone(&end));
+        let watch = move || {
             // The helper tells if it may not set its own.
             _ = sys::set_urgency(Urgency::Thread);
             while wait(&its.changes, &its_end) {
                 its.changed();
             }
         };
-        thread::Builder::new().name("truncations".into()).spawn(follow).doing(doing)?;
-        Ok(Self { followed, end })
+        thread::Builder::new().name("truncations".into()).spawn(watch).doing(doing)?;
+        Ok(Self { watched, end })
     }
 
-    /// Has the copy of a node follow truncations of its original from now on.
+    /// Has the copy of a node emptied together with its original from now on.
     ///
     /// # Errors
-    /// If there are too many watches or open files.
-    pub(crate) fn follow(&self, original: &Original, node: NodeId, copy: &Copy) -> Result<(), Bar> {
-        let not_watched = |error: io::Error| Bar::NotWatched { error: error.to_string() };
-        let changes = &self.followed.changes;
-        let watch = |file: &File| {
-            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            inotify::add_watch(changes, path, WatchFlags::MODIFY)
-        };
-        let file = original.file.try_clone().map_err(not_watched)?;
-        // Under the lock: another file may have a watch in common, and be left.
-        let mut files = self.followed.files();
-        let watches = std::iter::once(&original.file).chain(&original.layers).map(watch);
-        let watches =
-            watches.collect::<Result<Vec<_>, _>>().map_err(|it| not_watched(it.into()))?;
+    /// If there are too many watches.
+    pub(crate) fn add(&self, original: &Original, node: NodeId, copy: &Copy) -> Result<(), Bar> {
+        // Under the lock: an event that comes before the entry would find no file.
+        let mut files = self.watched.files();
         let copied = files.entry(original.id).or_insert_with(|| Copied {
-            file,
+            file: Arc::clone(&original.file),
             watches: BTreeSet::new(),
             names: BTreeMap::new(),
         });
-        copied.watches.extend(watches);
         copied.names.insert(node, copy.name.clone());
+        for file in std::iter::once(&*original.file).chain(&original.layers) {
+            match watch(&self.watched.changes, file, WatchFlags::MODIFY) {
+                Ok(watch) => _ = copied.watches.insert(watch),
+                Err(bar) => {
+                    self.watched.forget(&mut files, original.id, |it| it == node);
+                    return Err(bar);
+                }
+            }
+        }
         Ok(())
     }
 
     /// Leaves the copies of a file on some nodes as they are.
-    pub(crate) fn leave(&self, id: FileId, is_left: impl Fn(NodeId) -> bool) {
-        let mut files = self.followed.files();
-        let Some(copied) = files.get_mut(&id) else { return };
-        copied.names.retain(|node, _| !is_left(*node));
-        if !copied.names.is_empty() {
-            return;
-        }
-        let left = files.remove(&id).map_or_else(BTreeSet::new, |copied| copied.watches);
-        // Each write to a watched file would wake the thread.
-        for watch in left {
-            if !files.values().any(|other| other.watches.contains(&watch)) {
-                // The watch of an unlinked file ends by itself.
-                let _ = inotify::remove_watch(&self.followed.changes, watch);
-            }
-        }
+    pub(crate) fn remove(&self, id: FileId, is_left: impl Fn(NodeId) -> bool) {
+        self.watched.forget(&mut self.watched.files(), id, is_left);
     }
 }
 
@@ -146,9 +131,31 @@ fn wait(changes: &OwnedFd, end: &OwnedFd) -> bool {
     }
 }
 
-impl Followed {
+impl Watched {
     fn files(&self) -> MutexGuard<'_, BTreeMap<FileId, Copied>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the copies of a file on some nodes, and its watches with the last one.
+    fn forget(
+        &self,
+        files: &mut BTreeMap<FileId, Copied>,
+        id: FileId,
+        is_left: impl Fn(NodeId) -> bool,
+    ) {
+        let Some(copied) = files.get_mut(&id) else { return };
+        copied.names.retain(|node, _| !is_left(*node));
+        if !copied.names.is_empty() {
+            return;
+        }
+        let left = files.remove(&id).map_or_else(BTreeSet::new, |copied| copied.watches);
+        // Each write to a watched file would wake the thread.
+        for watch in left {
+            if !files.values().any(|other| other.watches.contains(&watch)) {
+                // The watch of an unlinked file ends by itself.
+                let _ = inotify::remove_watch(&self.changes, watch);
+            }
+        }
     }
 
     /// Files have been written to, or truncated.
@@ -162,14 +169,14 @@ impl Followed {
             all |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
         }
         for copied in self.files().values() {
-            if !all && copied.watches.is_disjoint(&seen) {
+            let is_seen = all || !copied.watches.is_disjoint(&seen);
+            if !is_seen || !Version::of(&copied.file).is_ok_and(|it| it.bytes == 0) {
                 continue;
             }
-            let Ok(Version { bytes, .. }) = Version::of(&copied.file) else { continue };
             for (node, name) in &copied.names {
                 if let Some(store) = self.stores.iter().find(|store| store.node() == *node) {
-                    // A copy that is executed cannot be shortened. It goes with the others.
-                    let _ = store.shorten(name, bytes);
+                    // What cannot be emptied goes with the other copies, when the helper comes.
+                    let _ = store.empty(name);
                 }
             }
         }
@@ -180,7 +187,10 @@ impl Followed {
 mod tests {
     use super::*;
     use crate::original::Place;
-    use rustix::fs::{Mode, OFlags, open};
+    use rustix::{
+        event::Timespec,
+        fs::{Mode, OFlags, open},
+    };
     use std::{fs, path::Path};
 
     const NODE: NodeId = NodeId(3);
@@ -202,27 +212,66 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_emptied_with_their_original_until_they_are_left() {
+    fn copies_are_emptied_with_their_original_as_long_as_they_are_watched() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("store");
         fs::create_dir(&store).unwrap();
         let bytes_of = |name: &str| fs::metadata(store.join(name)).unwrap().len();
         let stores = Arc::new(vec![Store::in_folder(NODE, &store)]);
         let truncations = Truncations::start(stores).unwrap();
-        let originals = ["kept", "left", "written"].map(|name| copied(folder.path(), name));
+        let names = ["kept", "left", "written", "again"];
+        let originals = names.map(|name| copied(folder.path(), name));
         for (original, copy) in &originals {
-            truncations.follow(original, NODE, copy).unwrap();
+            truncations.add(original, NODE, copy).unwrap();
         }
-        truncations.leave(originals[1].0.id, |node| node == NODE);
-        truncations.leave(originals[0].0.id, |node| node != NODE);
-        // The watch blocks until the copy has changed.
+        let id = |name: &str| FileId::at(&folder.path().join(name)).unwrap();
+        truncations.remove(id("left"), |node| node == NODE);
+        truncations.remove(id("kept"), |node| node != NODE);
+        truncations.remove(id("again"), |_| true);
+        truncations.add(&originals[3].0, NODE, &originals[3].1).unwrap();
         let watch = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
-        inotify::add_watch(&watch, store.join("kept"), WatchFlags::MODIFY).unwrap();
+        let is_emptied = |name: &str| {
+            let wd = inotify::add_watch(&watch, store.join(name), WatchFlags::MODIFY).unwrap();
+            truncate_without_write_access(&folder.path().join(name));
+            let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
+            let told = poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&minute));
+            assert_eq!(told, Ok(1), "{name} is as before");
+            inotify::remove_watch(&watch, wd).unwrap();
+            // An event each for the change and for the end of the watch.
+            let mut buffer = [MaybeUninit::uninit(); 4096];
+            let mut reader = Reader::new(&watch, &mut buffer);
+            reader.next().unwrap();
+            reader.next().unwrap();
+        };
         truncate_without_write_access(&folder.path().join("left"));
-        fs::write(folder.path().join("written"), "longer text\n").unwrap();
-        truncate_without_write_access(&folder.path().join("kept"));
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        assert!(Reader::new(&watch, &mut buffer).next().is_ok());
-        assert_eq!(["kept", "left"].map(bytes_of), [0, 5]);
+        let mut written = fs::File::options().append(true).open(folder.path().join("written"));
+        std::io::Write::write_all(written.as_mut().unwrap(), b"more").unwrap();
+        is_emptied("kept");
+        is_emptied("again");
+        // The thread has this lock for all files that it was told of.
+        drop(truncations.watched.files());
+        assert_eq!(names.map(bytes_of), [0, 5, 5, 0]);
+    }
+
+    #[test]
+    fn a_watch_that_two_files_share_stays_until_the_last_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("store")).unwrap();
+        let truncations = Truncations::start(Arc::new(vec![])).unwrap();
+        let watches = || {
+            let files = truncations.watched.files();
+            files.values().map(|copied| copied.watches.len()).collect::<Vec<_>>()
+        };
+        let [mut one, two] = ["one", "two"].map(|name| copied(folder.path(), name));
+        one.0.layers.push(File::open(folder.path().join("two")).unwrap());
+        truncations.add(&one.0, NODE, &one.1).unwrap();
+        truncations.add(&two.0, NODE, &two.1).unwrap();
+        assert_eq!(watches().iter().sum::<usize>(), 3);
+        let shared = *truncations.watched.files()[&two.0.id].watches.first().unwrap();
+        truncations.remove(two.0.id, |_| true);
+        assert_eq!(watches(), [2]);
+        let end = |watch| inotify::remove_watch(&truncations.watched.changes, watch);
+        assert_eq!(end(shared), Ok(()), "it was there");
+        assert_eq!(end(shared), Err(Errno::INVAL));
     }
 }

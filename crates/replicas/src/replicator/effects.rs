@@ -12,6 +12,7 @@ use crate::{
     namespace::{Bound, Visitor},
     original::Original,
     store::{NotCopied, Store},
+    watch::watch,
 };
 use nearside_linux::escape;
 use nearside_policy::replication::{Bar, CopyRefusal, Effect, Event};
@@ -132,8 +133,8 @@ impl Replicator {
             layers.unwrap_or_else(|error| Err(Bar::NotSeen { error: error.to_string() }))?;
         // The overlay shows the attributes of the topmost one.
         let events = WatchFlags::CLOSE_WRITE | WatchFlags::MODIFY | WatchFlags::ATTRIB;
-        let watch = |layer| self.watch(layer, events);
-        let watches = layers.iter().map(watch).collect::<Result<Vec<_>, _>>()?;
+        let watches = layers.iter().map(|layer| watch(&self.changes, layer, events));
+        let watches = watches.collect::<Result<Vec<_>, _>>()?;
         if let Some(file) = self.files.get_mut(&id) {
             file.original.layers = layers;
             file.layer_watches.extend(watches);
@@ -143,11 +144,7 @@ impl Replicator {
 
     fn start_copy(&mut self, id: FileId, node: NodeId) -> Option<Event> {
         let file = self.files.get_mut(&id)?;
-        let failed = |why: String| Some(Event::NotCopied(node, CopyRefusal::Failed(why)));
-        let original = match file.original.file.try_clone() {
-            Ok(original) => original,
-            Err(error) => return failed(error.to_string()),
-        };
+        let original = Arc::clone(&file.original.file);
         file.has_new_attributes = false;
         let cancelled = Arc::new(AtomicBool::new(false));
         file.jobs.insert(node, Arc::clone(&cancelled));
@@ -202,7 +199,7 @@ impl Replicator {
         }
         if let Some(file) = self.files.get_mut(&job.file) {
             // First: `bind` looks whether the original has been truncated until now.
-            if let Err(bar) = self.truncations.follow(&file.original, job.node, &copy) {
+            if let Err(bar) = self.truncations.add(&file.original, job.node, &copy) {
                 self.remove_copy(job.node, &copy.name);
                 return self.take(job.file, Event::Barred(bar));
             }
@@ -262,7 +259,6 @@ impl Replicator {
         }
         // A second name of a file that was renamed over is not known.
         let is_replaced = is_elsewhere && file.original.has_lost_its_name();
-        self.truncations.leave(id, concerned);
         let copies = std::mem::take(&mut file.copies).into_iter();
         let (going, staying): (Vec<_>, Vec<_>) = copies.partition(|(node, _)| concerned(*node));
         file.copies = staying.into_iter().collect();
@@ -281,6 +277,8 @@ impl Replicator {
         withdrawn.is_replaced = is_replaced;
         withdrawn.moved = is_elsewhere.then_some(found_at);
         self.return_processes(&mut withdrawn, Whose::WithCopies, release);
+        // Until now, too: a truncation during the search is seen at once.
+        self.truncations.remove(id, concerned);
         for (node, copy) in &withdrawn.copies {
             let remains = self.store(*node).and_then(|store| store.retire(copy));
             self.remains.extend(remains);

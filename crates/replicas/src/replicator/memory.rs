@@ -5,6 +5,7 @@ use crate::{
     census::Census, file_id::FileId, mountinfo::mounts, namespace::Namespace, remains::Remains,
     store::Store, users::users, whole,
 };
+use nearside_linux::Host;
 use nearside_policy::{
     PageSize, allocatable,
     replication::{CopyUse, Event, NodeMemory, RECOVERY, least_useful_first, refuge},
@@ -123,8 +124,10 @@ impl Replicator {
 
     /// Moves what processes keep of former copies to a node with room. Returns the bytes.
     fn move_remains(&mut self, from: NodeId) -> u64 {
-        let mut nodes: Vec<_> =
-            self.topology.nodes.iter().map(|node| (node.id, memory(node))).collect();
+        if !self.remains.iter().any(|it| it.node == from) {
+            return 0;
+        }
+        let mut nodes = self.unpromised();
         let mut freed_bytes = 0;
         self.remains.retain_mut(|remains| {
             if remains.node != from {
@@ -144,6 +147,21 @@ impl Replicator {
             true
         });
         freed_bytes
+    }
+
+    /// The memory of each node that is promised to nobody.
+    fn unpromised(&self) -> Vec<(NodeId, NodeMemory)> {
+        let nodes = self.topology.nodes.iter().map(|node| (node.id, memory(node)));
+        let mut nodes: Vec<_> = nodes.collect();
+        // Without a lock: those who ask for room may hold it.
+        let host = self.host.clone().and_then(|paths| Host::open(paths).ok());
+        let seen = host.and_then(|mut host| host.observe_knowing(&self.topology).ok());
+        if let Some(available) = seen.map(|seen| seen.available(PageSize::Base)) {
+            for (node, memory) in &mut nodes {
+                memory.allocatable_bytes = memory.allocatable_bytes.min(available.on(*node));
+            }
+        }
+        nodes
     }
 
     /// Takes copies away, the least useful ones first.

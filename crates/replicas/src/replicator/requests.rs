@@ -17,16 +17,15 @@ use crate::{
     original::{Original, Place},
     protocol::{Answer, CopyStatus, FileStatus, MAX_ANSWER_BYTES, Request},
     store::Store,
+    watch::watch,
 };
 use nearside_linux::escape;
 use nearside_policy::replication::{Bar, Event, Life, State, gain_percent, serving};
 use nearside_topology::{NodeId, NodeSet};
-use rustix::fs::inotify::{self, WatchFlags};
+use rustix::fs::inotify::WatchFlags;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
-    io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     time::Instant,
 };
@@ -166,7 +165,7 @@ impl Replicator {
                 (known.wish, known.serving) = (wish, serving);
             }
         } else {
-            let watch = match self.watch(&original.file, OF_FILES) {
+            let watch = match watch(&self.changes, &original.file, OF_FILES) {
                 Ok(watch) => watch,
                 Err(bar) => return Answer::Barred { bar },
             };
@@ -239,16 +238,6 @@ impl Replicator {
         // A barred one has no copies, as `status` shows. An empty one waits for its content.
         let _ = self.add_original(original, wish.clone());
         self.files.get(&id).is_some_and(|file| file.original.place == wish.place)
-    }
-
-    /// Watches a file. The kernel has one watch for all that is watched of it.
-    ///
-    /// # Errors
-    /// If there are too many watches.
-    pub(super) fn watch(&self, file: &File, events: WatchFlags) -> Result<i32, Bar> {
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        inotify::add_watch(&self.changes, path, events | WatchFlags::MASK_ADD)
-            .map_err(|error| Bar::NotWatched { error: io::Error::from(error).to_string() })
     }
 
     /// Makes the mount namespace of a process one that gets the copies of a node, and binds them.

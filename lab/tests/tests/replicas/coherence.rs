@@ -100,6 +100,48 @@ fn a_truncation_without_write_access_collapses_the_copies() {
     replicator.stop();
 }
 
+/// A thread of its own empties copies. The replicator is busy here with another file, for as long
+/// as the process that it waits for is stopped.
+#[test]
+fn a_truncation_without_write_access_is_seen_while_the_replicator_is_busy() {
+    let [emptied, written] = ["emptied-meanwhile.so", "written-meanwhile.so"].map(plugin);
+    let replicator = Replicator::start("");
+    add("", &[emptied.clone(), written.clone()], "replicated");
+    let mut domain = Python::at_home("emptied-meanwhile", 2);
+    domain.exec(&format!(
+        "import mmap, os\nfiles = [open(path, 'rb', 0) for path in ('{emptied}', '{written}')]\n\
+         maps = [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for file in files]\n\
+         into = os.pipe()[1]"
+    ));
+    let exchanger = replicator.exchanger();
+    send(exchanger, Signal::STOP);
+    let writer = {
+        let written = written.clone();
+        std::thread::spawn(move || fs::write(written, "000001").unwrap())
+    };
+    let original = fs::metadata(&written).unwrap().dev().to_string();
+    let shown = format!("os.stat('{written}').st_dev");
+    await_that("the replicator is at the other file", || domain.eval(&shown) == original);
+    assert_ne!(domain.eval("os.fstat(files[0].fileno()).st_dev"), original, "it reads a copy");
+    let mut other = Python::plain(0);
+    other.exec(&format!("import os\nos.close(os.open('{emptied}', os.O_RDONLY | os.O_TRUNC))"));
+    await_that("the reader sees the empty file", || {
+        domain.eval(&format!("(os.stat('{emptied}').st_size, files[0].read(1))")) == "(0, b'')"
+    });
+    // The page has gone from the mapping, too: to read it would be SIGBUS.
+    domain.exec(
+        "try: os.write(into, memoryview(maps[0])[:1])\n\
+         except OSError as error: failure = error.errno",
+    );
+    assert_eq!(domain.eval("failure"), "14", "EFAULT");
+    send(exchanger, Signal::CONT);
+    writer.join().unwrap();
+    assert_eq!(domain.eval("maps[1][:6]"), "b'000001'");
+    fs::write(&emptied, "000002").unwrap();
+    assert_eq!(domain.eval("maps[0][:6]"), "b'000002'");
+    replicator.stop();
+}
+
 #[test]
 fn mode_owner_capabilities_and_attributes_are_those_of_the_original() {
     let path = plugin("attributes");

@@ -84,6 +84,19 @@ impl Replicator {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The process that exchanges what others map.
+    pub(crate) fn exchanger(&self) -> u32 {
+        let parent = format!("PPid:\t{}\n", self.child.id());
+        let numbers = fs::read_dir("/proc").unwrap().flatten();
+        let mut processes = numbers.filter_map(|it| it.file_name().to_str()?.parse().ok());
+        let is_it = |process: &u32| {
+            let read = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}"));
+            read("status").is_ok_and(|it| it.contains(&parent))
+                && read("cmdline").is_ok_and(|it| it.contains("replicator-exchange"))
+        };
+        processes.find(is_it).unwrap()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
