@@ -77,13 +77,16 @@ mod first;
 #[cfg(test)]
 mod fixture;
 mod learning;
+mod mobility;
 mod model;
+mod order;
 mod rate;
 mod review;
 mod round;
 mod sampling;
 mod smoothing;
 mod status;
+mod steps;
 mod tuning;
 
 pub use tuning::Tuning;

@@ -1,22 +1,20 @@
 //! Better homes for parts that have one.
 
 use super::{
-    confirmation::{Trigger, min_gain_ppm, needed},
-    cooldown::{cooldown_after, must_stay},
-    evaluation::{Evaluation, Evaluator, move_cost_ns},
+    confirmation::{Trigger, needed, pays},
+    cooldown::cooldown_after,
+    evaluation::{Evaluation, Evaluator},
     learning::is_idle,
+    mobility::{Resident, may_move},
+    order::for_evaluation,
     review::{Situation, Turn, turn},
     round::Round,
 };
 use crate::{
-    Affinity, HomeBlocker, LastMove, MilliVcpus, Origin, Payback, Reason, Step,
+    HomeBlocker, LastMove, MilliVcpus, Payback, Reason, Step,
     index::{IndexVec, PartIndex},
-    view::PPM,
 };
 use std::cmp::Reverse;
-
-// How many parts are evaluated in a round: it bounds the time that a round takes.
-const MAX_EVALUATED: usize = 16;
 
 /// Another home for a part, which pays.
 #[derive(Debug)]
@@ -124,40 +122,24 @@ impl Round<'_> {
                 Turn::Rest => known.status.home_blocker = None,
             }
         }
-        // The most CPU time that a move could save, less the cost of moving all memory once.
-        let promise = |at: PartIndex| {
-            let part = self.part(at);
-            let running = u128::from(part.demand_milli) * u128::from(part.horizon_ns) / 1000;
-            running.saturating_sub(move_cost_ns(tuning, part.needed_bytes, PPM as u32).into())
-        };
-        chosen.sort_by_key(|&(at, trigger)| (trigger, Reverse(promise(at)), at));
-        for &(at, _) in chosen.iter().skip(MAX_EVALUATED) {
+        let turns = for_evaluation(chosen, tuning, |at| self.part(at));
+        for (at, _) in turns.queued {
             self.known_mut(at).status.home_blocker = Some(HomeBlocker::Queued);
         }
-        chosen.truncate(MAX_EVALUATED);
-        chosen
+        turns.now
     }
 
     /// Whether the home of a part may change now.
     pub(super) fn may_move(&self, at: PartIndex) -> Result<(), HomeBlocker> {
         let Some(home) = self.state(at).home.as_ref() else { return Err(HomeBlocker::Queued) };
-        if home.origin == Origin::Explicit {
-            return Err(HomeBlocker::Explicit);
-        }
-        if home.origin == Origin::Adopted || self.bound_to(at).is_some() {
-            return Err(HomeBlocker::Bound);
-        }
-        let binds =
-            home.policy.confines() || home.affinity == Affinity::Hard || !self.seen().soft_affinity;
-        if binds {
-            self.may_bind(at)?;
-        }
-        let Some(last) = self.known(at).moved else { return Ok(()) };
-        let load_now = MilliVcpus(self.host().load_milli(&self.part(at).home));
-        match must_stay(self.tuning(), last, self.now(), load_now) {
-            true => Err(HomeBlocker::Cooldown { at: last.at, load_then: last.load, load_now }),
-            false => Ok(()),
-        }
+        let resident = Resident {
+            home,
+            is_bound: self.bound_to(at).is_some(),
+            may_bind: self.may_bind(at),
+            moved: self.known(at).moved,
+            load_now: MilliVcpus(self.host().load_milli(&self.part(at).home)),
+        };
+        may_move(self.tuning(), &resident, self.seen().soft_affinity, self.now())
     }
 
     /// Counts that a better home was found once more. Whether it is confirmed now.
@@ -193,15 +175,8 @@ impl Round<'_> {
         let offer = best.map(|there| (evaluator.payback(&here, &there), there));
         host.add(&part);
         let Some((payback, there)) = offer else { return Err(HomeBlocker::NoRoom) };
-        if !payback.is_gain_of(min_gain_ppm(tuning, trigger)) {
-            return Err(HomeBlocker::NoneBetter { here: payback.here(), best: payback.there() });
-        }
-        match payback.pays_within(part.horizon_ns) {
-            true => Ok(Offer { at, trigger, there, payback }),
-            false => {
-                Err(HomeBlocker::DoesNotPay { payback, within_ms: part.horizon_ns / 1_000_000 })
-            }
-        }
+        pays(tuning, trigger, payback, part.horizon_ns)?;
+        Ok(Offer { at, trigger, there, payback })
     }
 
     /// The steps that give a part another home; its cooldown begins.

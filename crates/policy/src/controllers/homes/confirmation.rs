@@ -4,7 +4,7 @@
 //! that is measured three times in a row is real: smoothing leaves a fifth of a deviation by then.
 
 use super::tuning::Tuning;
-use crate::Payback;
+use crate::{HomeBlocker, Payback};
 
 // So many times in a row a better home must be found.
 const CONFIRMATIONS: u64 = 3;
@@ -21,8 +21,24 @@ pub(super) enum Trigger {
     Review,
 }
 
+/// Whether another home gains enough, and pays within the horizon.
+pub(super) fn pays(
+    tuning: &Tuning,
+    trigger: Trigger,
+    payback: Payback,
+    horizon_ns: u64,
+) -> Result<(), HomeBlocker> {
+    if !payback.is_gain_of(min_gain_ppm(tuning, trigger)) {
+        return Err(HomeBlocker::NoneBetter { here: payback.here(), best: payback.there() });
+    }
+    match payback.pays_within(horizon_ns) {
+        true => Ok(()),
+        false => Err(HomeBlocker::DoesNotPay { payback, within_ms: horizon_ns / 1_000_000 }),
+    }
+}
+
 /// The minimum gain of another home.
-pub(super) fn min_gain_ppm(tuning: &Tuning, trigger: Trigger) -> u64 {
+fn min_gain_ppm(tuning: &Tuning, trigger: Trigger) -> u64 {
     match trigger {
         Trigger::Contention => tuning.min_gain_ppm,
         Trigger::Review => tuning.min_gain_ppm.saturating_mul(CLEAR_GAIN),
@@ -38,7 +54,7 @@ pub(super) fn needed(tuning: &Tuning, trigger: Trigger, payback: Payback) -> u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MilliVcpus, SlowDown};
+    use crate::{MilliVcpus, SlowDown, controllers::homes::fixture::SECOND};
 
     fn gain(there: u64) -> Payback {
         Payback::new(MilliVcpus(2000), SlowDown(1_200_000), SlowDown(there), 0, 0)
@@ -56,6 +72,25 @@ mod tests {
         for (there, trigger, expected) in cases {
             assert_eq!(needed(&tuning, trigger, gain(there)), expected, "{there} {trigger:?}");
         }
+    }
+
+    #[test]
+    fn a_home_pays_if_it_gains_enough_and_saves_its_cost_within_the_horizon() {
+        let tuning = Tuning::default();
+        let pays = |payback, horizon_ns| pays(&tuning, Trigger::Review, payback, horizon_ns);
+        // 1.2 instead of 1.1 is 9.1 %: too little for a review, enough under contention.
+        let little = gain(1_100_000);
+        let none_better =
+            HomeBlocker::NoneBetter { here: SlowDown(1_200_000), best: SlowDown(1_100_000) };
+        assert_eq!(pays(little, u64::MAX), Err(none_better));
+        assert_eq!(super::pays(&tuning, Trigger::Contention, little, u64::MAX), Ok(()));
+        // 2 CPUs at 1.0 instead of 1.2 save a third of a CPU: 1 s of cost comes back in 3 s.
+        let payback =
+            Payback::new(MilliVcpus(2000), SlowDown(1_200_000), SlowDown(1_000_000), 1, SECOND);
+        assert_eq!(pays(payback, 3 * SECOND + 1_000_000), Ok(()));
+        let within_ms = 2_900;
+        let does_not_pay = HomeBlocker::DoesNotPay { payback, within_ms };
+        assert_eq!(pays(payback, within_ms * 1_000_000), Err(does_not_pay));
     }
 
     #[test]

@@ -7,18 +7,54 @@ use super::{
     evaluation::Evaluator,
     learning::is_idle,
     model::PartModel,
+    order::{Turns, for_first_homes},
     round::Round,
+    steps::adopted_claim,
 };
 use crate::{
-    Affinity, ByNode, Claim, Home, HomeBlocker, LastMove, MemoryPolicy, MilliVcpus, Origin, Reason,
-    SlowDown, Step,
+    Affinity, Home, HomeBlocker, LastMove, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
+    Step,
     index::{NodeIndex, PartIndex},
 };
 use nearside_topology::NodeSet;
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::collections::BTreeMap;
 
-// How many parts get their first home in a round: it bounds the time that a round takes.
-const MAX_FIRST_HOMES: usize = 64;
+/// How a part without a home gets one.
+#[derive(Debug, PartialEq, Eq)]
+enum Start {
+    /// The nodes of its external binding become its home.
+    Follow(NodeSet),
+    /// The best home becomes its own.
+    Choose,
+}
+
+/// How a part without a home gets one, or why it does not. `refused_until` is the interval before
+/// which a step would be refused again.
+fn start(
+    refused_until: Option<u64>,
+    bound_to: Option<NodeSet>,
+    may_bind: Result<(), HomeBlocker>,
+    soft_affinity: bool,
+) -> Result<Start, HomeBlocker> {
+    if let Some(retry_at) = refused_until {
+        return Err(HomeBlocker::Refused { retry_at });
+    }
+    if let Some(nodes) = bound_to {
+        return Ok(Start::Follow(nodes));
+    }
+    match may_bind {
+        // Without the nodes of its cells, any home may put cells on one node.
+        Err(blocker) if !soft_affinity || blocker == HomeBlocker::HasCells => Err(blocker),
+        _ => Ok(Start::Choose),
+    }
+}
+
+/// The steps of all cells of a guest, if all of its `count` cells have theirs: its record has all
+/// cells, so they get their homes together or not at all.
+fn together(cells: &[FirstHome], count: usize) -> Option<Vec<Step>> {
+    let steps: Option<Vec<_>> = cells.iter().map(|(_, steps)| steps.clone()).collect();
+    steps.filter(|_| cells.len() == count).map(|steps| steps.concat())
+}
 
 // A cell of a guest, and the steps of its first home if it can have one.
 type FirstHome = (PartIndex, Option<Vec<Step>>);
@@ -37,30 +73,21 @@ impl<'a> Round<'a> {
             if self.state(at).home.is_some() {
                 continue;
             }
-            if let Some(retry_at) = self.refused_until(at) {
-                self.known_mut(at).status.home_blocker = Some(HomeBlocker::Refused { retry_at });
-                continue;
-            }
-            if let Some(nodes) = self.bound_to(at) {
-                let steps = self.adopt(at, nodes);
-                self.transact_first(at, Some(steps), &mut guests);
-                continue;
-            }
-            match self.may_bind(at) {
-                // Without the nodes of its cells, any home may put cells on one node.
-                Err(blocker) if !self.seen().soft_affinity || blocker == HomeBlocker::HasCells => {
-                    self.known_mut(at).status.home_blocker = Some(blocker)
+            let soft_affinity = self.seen().soft_affinity;
+            let (refused_until, bound_to) = (self.refused_until(at), self.bound_to(at));
+            match start(refused_until, bound_to, self.may_bind(at), soft_affinity) {
+                Ok(Start::Follow(nodes)) => {
+                    let steps = self.adopt(at, nodes);
+                    self.transact_first(at, Some(steps), &mut guests);
                 }
-                _ => homeless.push(at),
+                Ok(Start::Choose) => homeless.push(at),
+                Err(blocker) => self.known_mut(at).status.home_blocker = Some(blocker),
             }
         }
-        homeless.sort_by_key(|&at| {
-            (Reverse(self.part(at).demand_milli), Reverse(self.part(at).needed_bytes), at)
-        });
-        for &at in homeless.iter().skip(MAX_FIRST_HOMES) {
+        let Turns { now: homeless, queued } = for_first_homes(homeless, |at| self.part(at));
+        for at in queued {
             self.known_mut(at).status.home_blocker = Some(HomeBlocker::Queued);
         }
-        homeless.truncate(MAX_FIRST_HOMES);
         homeless.iter().for_each(|&at| self.count_at(at, Vec::new(), Amounts::new()));
         for at in homeless {
             let (steps, blocker) = match self.first_home(at) {
@@ -90,16 +117,13 @@ impl<'a> Round<'a> {
         }
     }
 
-    // All cells of a guest get their homes in one transaction, or none does: the record of a guest
-    // has all its cells.
+    // Adds the transaction of a guest.
     fn transact_guest(&mut self, cells: Vec<FirstHome>) {
         let domain = cells.first().map(|(at, _)| self.state(*at).id.domain());
         let siblings = self.parts().filter(|&at| Some(self.state(at).id.domain()) == domain);
-        let is_whole = siblings.count() == cells.len();
-        let steps: Option<Vec<_>> = cells.iter().map(|(_, steps)| steps.clone()).collect();
-        match steps.filter(|_| is_whole) {
+        match together(&cells, siblings.count()) {
             Some(steps) => {
-                self.transact(steps.concat());
+                self.transact(steps);
                 cells.iter().for_each(|(at, _)| self.begin_attempt(*at));
             }
             None => cells.into_iter().for_each(|(at, _)| self.take_back(at)),
@@ -130,16 +154,13 @@ impl<'a> Round<'a> {
 
     // The steps that make the nodes of an external binding the home.
     fn adopt(&mut self, at: PartIndex, nodes: NodeSet) -> Vec<Step> {
-        let held = self.state(at).resident_bytes.iter().filter(|(node, _)| nodes.contains(**node));
-        let bytes: ByNode = held.map(|(&node, &bytes)| (node, bytes)).collect();
         let view = self.host().view();
         let home: Vec<NodeIndex> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
         let cores: Amounts = home.iter().map(|&i| (i, view.nodes[i].cores)).collect();
-        let demand_milli = self.part(at).demand_milli;
-        self.count_at(at, home, split(demand_milli, &cores));
-        let vcpus = split(demand_milli.div_ceil(1000).max(1), &cores).into_iter();
-        let vcpus = vcpus.filter(|(_, vcpus)| *vcpus > 0).map(|(i, n)| (self.id(i), n)).collect();
-        let claim = Claim { bytes, vcpus, page_size: self.part(at).page_size };
+        let (state, id) = (self.state(at), |i| self.id(i));
+        let claim = adopted_claim(state, self.part(at), &nodes, &cores, id);
+        let load_milli = split(self.part(at).demand_milli, &cores);
+        self.count_at(at, home, load_milli);
         let reason = Reason::BoundByOther { nodes: nodes.clone() };
         let home = Home {
             nodes,
@@ -207,5 +228,48 @@ impl<'a> Round<'a> {
         let (slow_down, bytes_to_move) = (best.slow_down, best.bytes_to_move);
         let reason = Reason::FirstHome { demand, slow_down, bytes_to_move };
         Ok(self.rehome(at, &best, &reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Action, Owner, controllers::homes::fixture::part};
+    use nearside_topology::NodeId;
+
+    #[test]
+    fn a_refusal_a_binding_and_the_owner_decide_in_this_order() {
+        let nodes = || Some(NodeSet::from([NodeId(1)]));
+        let forbidden = || Err(HomeBlocker::OwnerForbids { owner: Owner::Kubelet });
+        let has_cells = || Err(HomeBlocker::HasCells);
+        let refused = Err(HomeBlocker::Refused { retry_at: 9 });
+        let follow = Ok(Start::Follow([NodeId(1)].into()));
+        for (refused_until, bound_to, may_bind, soft_affinity, expected) in [
+            (Some(9), nodes(), Ok(()), true, refused),
+            (None, nodes(), forbidden(), false, follow),
+            (None, None, Ok(()), false, Ok(Start::Choose)),
+            (None, None, forbidden(), true, Ok(Start::Choose)),
+            (None, None, forbidden(), false, forbidden().map(|()| Start::Choose)),
+            (None, None, has_cells(), true, has_cells().map(|()| Start::Choose)),
+        ] {
+            let answer = start(refused_until, bound_to, may_bind, soft_affinity);
+            assert_eq!(answer, expected);
+        }
+    }
+
+    #[test]
+    fn cells_of_a_guest_get_their_homes_together_or_not_at_all() {
+        let steps = |nodes: &[u32]| {
+            let step = |&node| {
+                let nodes = NodeSet::from([NodeId(node)]);
+                let action = Action::ConfineMemory { part: "vm".into(), nodes };
+                Step { action, reason: Reason::Placed }
+            };
+            nodes.iter().map(step).collect::<Vec<_>>()
+        };
+        let cells = [(part(0), Some(steps(&[0, 1]))), (part(1), Some(steps(&[2])))];
+        assert_eq!(together(&cells, 2), Some(steps(&[0, 1, 2])));
+        assert_eq!(together(&cells, 3), None, "the third was not sampled");
+        assert_eq!(together(&[cells[0].clone(), (part(1), None)], 2), None, "one has no home");
     }
 }

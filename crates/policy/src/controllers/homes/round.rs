@@ -1,15 +1,17 @@
 //! One round of the homes controller: the input, and the decisions made so far.
 
 use super::{
-    amounts::{Amounts, on, page_bytes, split, sum},
+    amounts::on,
     evaluation::Evaluation,
+    mobility,
     model::{HostModel, PartModel},
+    steps,
     tuning::Tuning,
 };
 use crate::{
-    Action, Affinity, Claim, ControlObservation, ControlPlan, CpuReason, History, Home,
-    HomeBlocker, MemoryPolicy, NodeHistory, Origin, Owner, PageMove, PageSize, PartHistory,
-    PartLoad, PartState, Reason, Step, Transaction,
+    Action, Affinity, Claim, ControlObservation, ControlPlan, History, Home, HomeBlocker,
+    MemoryPolicy, NodeHistory, Origin, Owner, PageMove, PartHistory, PartLoad, PartState, Reason,
+    Step, Transaction,
     index::{IndexVec, NodeIndex, PartIndex},
 };
 use nearside_topology::{NodeId, NodeSet};
@@ -152,7 +154,7 @@ impl<'a> Round<'a> {
     }
 
     pub(super) fn owner(&self, at: PartIndex) -> Owner {
-        self.loads[at].map_or(Owner::Foreign, |load| load.owner)
+        mobility::owner_of(self.loads[at])
     }
 
     /// The nodes to which another program binds a part, where these are not the whole machine.
@@ -165,17 +167,7 @@ impl<'a> Round<'a> {
 
     /// Whether a part's CPUs may be bound.
     pub(super) fn may_bind(&self, at: PartIndex) -> Result<(), HomeBlocker> {
-        let owner = self.owner(at);
-        let lets_bind = match self.state(at).id.cell() {
-            Some(_) => owner.lets_bind_cells(),
-            None => owner.lets_bind(),
-        };
-        match self.loads[at] {
-            _ if !lets_bind => Err(HomeBlocker::OwnerForbids { owner }),
-            Some(load) if load.has_cells => Err(HomeBlocker::HasCells),
-            Some(load) if load.has_cpuset => Err(HomeBlocker::HasCpuset),
-            _ => Ok(()),
-        }
+        mobility::may_bind(self.loads[at], self.state(at).id.cell().is_some())
     }
 
     /// Adds a transaction of these steps, which needs what was observed of its parts.
@@ -195,7 +187,8 @@ impl<'a> Round<'a> {
         there: &Evaluation,
         reason: &Reason,
     ) -> Vec<Step> {
-        let claim = self.claim_at(at, there);
+        let state = self.state(at);
+        let claim = steps::claim_at(state.claim.as_ref(), self.part(at), there, |i| self.id(i));
         let mut part = self.part(at).clone();
         part.home.clone_from(&there.home);
         part.load_milli.clone_from(&there.load_milli);
@@ -206,7 +199,7 @@ impl<'a> Round<'a> {
         part.due_bytes = claim.bytes.iter().filter_map(due).collect();
         self.host.replace(at, part);
 
-        let before = self.state(at).home.as_ref();
+        let before = state.home.as_ref();
         let home = Home {
             nodes: there.home.iter().map(|&i| self.id(i)).collect(),
             origin: Origin::Auto,
@@ -216,11 +209,7 @@ impl<'a> Round<'a> {
         let steps = self.bind(at, home, claim, reason);
 
         // Its former load by node shows only the nodes that it was pushed to; that is over.
-        let all = sum(&there.load_milli);
-        let share = |&(i, milli): &(NodeIndex, u64)| {
-            (self.id(i), milli.saturating_mul(1_000_000) / all.max(1))
-        };
-        let share_ppm = there.load_milli.iter().map(share).collect();
+        let share_ppm = steps::share_ppm(&there.load_milli, |i| self.id(i));
         let known = &mut self.known[at];
         known.share_ppm = share_ppm;
         known.contention_intervals = 0;
@@ -237,27 +226,10 @@ impl<'a> Round<'a> {
         claim: Claim,
         reason: &Reason,
     ) -> Vec<Step> {
-        let state = self.state(at);
-        let part = || state.id.clone();
         let topology = &self.seen.machine.topology;
-        let step = |action, reason: &Reason| Step { action, reason: reason.clone() };
-        let mut steps = vec![step(Action::Claim { part: part(), claim }, reason)];
-        if home.policy.confines() {
-            let former = state.home.as_ref().map_or_else(NodeSet::new, |home| home.nodes.clone());
-            let allowed = state.memory_nodes.as_ref().unwrap_or(&former);
-            let nodes = allowed.union(&home.nodes).intersection(&topology.memory_nodes());
-            steps.push(step(Action::ConfineMemory { part: part(), nodes }, &Reason::MovesNeedBoth));
-        }
-        let on_behalf = match home.affinity {
-            Affinity::Hard => Some(CpuReason::Operator),
-            Affinity::Soft if self.seen.soft_affinity => None,
-            Affinity::Soft => Some(CpuReason::Fallback),
-        };
-        // A binding of another program stays as it is.
-        if let Some(on_behalf) = on_behalf.filter(|_| home.origin == Origin::Auto) {
-            let cpus = topology.cpus_of_nodes(&home.nodes);
-            steps.push(step(Action::BindCpus { part: part(), cpus, on_behalf }, reason));
-        }
+        let soft_affinity = self.seen.soft_affinity;
+        let mut steps =
+            steps::before_home(self.state(at), &home, claim, topology, soft_affinity, reason);
         steps.push(self.set_home(at, home, reason));
         steps
     }
@@ -275,33 +247,5 @@ impl<'a> Round<'a> {
         self.known[at].home = None;
         self.is_moving[at] = false;
         self.known[at].status.home_blocker.get_or_insert(HomeBlocker::NoRoom);
-    }
-
-    // The claim of a part at a home: as much as before, on the nodes where its pages and vCPUs are
-    // expected.
-    fn claim_at(&self, at: PartIndex, there: &Evaluation) -> Claim {
-        let part = self.part(at);
-        let before = self.state(at).claim.as_ref();
-        let bytes = before.map_or(part.needed_bytes, Claim::total_bytes);
-        let unit = match part.page_size {
-            PageSize::Base => 1,
-            huge @ PageSize::Huge(_) => page_bytes(huge),
-        };
-        let vcpus = before.map_or_else(
-            || part.demand_milli.div_ceil(1000).max(1),
-            |claim| claim.vcpus.values().copied().fold(0, u64::saturating_add),
-        );
-        let by_node = |amounts: Amounts, unit: u64| {
-            amounts
-                .into_iter()
-                .filter(|(_, n)| *n > 0)
-                .map(|(i, n)| (self.id(i), n.saturating_mul(unit)))
-                .collect()
-        };
-        Claim {
-            bytes: by_node(split(bytes.div_ceil(unit), &there.pages), unit),
-            vcpus: by_node(split(vcpus, &there.load_milli), 1),
-            page_size: part.page_size,
-        }
     }
 }
