@@ -116,9 +116,9 @@ lock-figures: ## locks on a modelled machine of four nodes, on request (once bui
 	lab/run --model x460-small --with target/release/libnearside_locks_preload.so=/lib/queue.so \
 	  --env LD_PRELOAD=/lib/queue.so --env NEARSIDE_LOCKS=on -- target/release/locks --kind pthread --ms 600
 
-collapse-figures: ## how long writers, and readers of an emptied file, wait for copies to go, under modelled time, on request
+collapse-figures: ## how long writers, and readers of an emptied file, wait for copies to go, under modelled time, on request (COLLAPSES="--readers 1": with arguments)
 	cargo build --release --package nearside --package nearside-lab --bin nearside --bin collapses
-	lab/run --model x460-small --timeout 3600 --with target/release/nearside=/bin/nearside -- target/release/collapses
+	lab/run --model x460-small --timeout 3600 --with target/release/nearside=/bin/nearside -- target/release/collapses $(COLLAPSES)
 
 replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root)
 	cargo test --package nearside-replicas --test racing -- --ignored --nocapture

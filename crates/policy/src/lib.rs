@@ -56,9 +56,9 @@ pub use cells::{
 };
 pub use claim::{ByNode, Claim, outstanding, total};
 pub use controllers::{
-    ControlObservation, ControlPlan, Controller, DebtBlocker, History, HomeBlocker, Homes,
-    LastMove, MoveReport, NodeHistory, NodeLoad, Owner, PartHistory, PartLoad, Place, Status,
-    Stuck, Tuning, learn_all, plan_all,
+    ControlObservation, ControlPlan, Controller, DebtBlocker, History, HomeBlocker, Homes, Keeper,
+    LastMove, MoveReport, NodeHistory, NodeLoad, Owner, PartHistory, PartLoad, Place, Planner,
+    Plans, Status, Stuck, Tuning, plan_all, take_back_all,
 };
 pub use cost_model::CostModel;
 pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};

@@ -7,6 +7,7 @@ use super::{
     attachment::Needs,
     cells::Cells,
     config::Config,
+    controllers::Controllers,
     fallback::{self, bound_names, for_each_domain},
     inbox::Inbox,
     interrupted, notify,
@@ -29,8 +30,8 @@ use nearside_linux::{
     watch::{Turn, Watcher},
 };
 use nearside_policy::{
-    Action, ControlObservation, ControlPlan, Controller, Homes, Outcome, PageMove, PartState,
-    Transaction, Tuning, learn_all, plan_all,
+    Action, ControlObservation, ControlPlan, Outcome, PageMove, PartState, Transaction, plan_all,
+    take_back_all,
 };
 use nearside_scheduler as scheduler;
 use nearside_topology::{NodeId, Topology};
@@ -68,8 +69,7 @@ pub(crate) struct ControlLoop {
     host: Host,
     watcher: Watcher,
     config: Config,
-    /// They decide, each about its own kind of subject, in this order.
-    controllers: Vec<Box<dyn Controller>>,
+    controllers: Controllers,
     state: Folder,
     persisted: PersistedState,
     scheduler: SchedulerControl,
@@ -101,7 +101,8 @@ impl ControlLoop {
         api: Arc<Api>,
     ) -> Self {
         let (persisted, unreadable) = PersistedState::read(&state, host.boot_id());
-        output::note(unreadable);
+        let (controllers, dropped) = Controllers::new(&config.tuning(), &persisted.states);
+        output::note(unreadable.into_iter().chain(dropped));
         host.ask_monitors_beside();
         host.set_waiting(Waiting {
             at_most: Some(MAX_LOCK_WAIT),
@@ -111,7 +112,7 @@ impl ControlLoop {
         Self {
             host,
             watcher,
-            controllers: controllers(&config.tuning()),
+            controllers,
             config,
             state,
             persisted,
@@ -167,7 +168,7 @@ impl ControlLoop {
 
     /// Replaces the configuration.
     pub(crate) fn reconfigure(&mut self, config: Config) {
-        self.controllers = controllers(&config.tuning());
+        self.controllers.tune(&config.tuning());
         self.watcher.set_patterns(config.found.clone());
         self.config = config;
     }
@@ -220,7 +221,7 @@ impl ControlLoop {
             scheduler: counted.as_ref(),
             moved: &self.persisted.moved,
         };
-        let seen = self.watcher.observe(&self.persisted.history, turn);
+        let seen = self.watcher.observe(self.controllers.homes.state(), turn);
         self.persisted.interval = interval;
         self.totals.intervals += 1;
         match seen {
@@ -250,22 +251,15 @@ impl ControlLoop {
 
     /// Lets each controller decide, applies its transactions and begins its page moves.
     fn control(&mut self, seen: ControlObservation, inbox: &Inbox, due: Instant) {
-        let controllers = self.controllers.iter().map(Box::as_ref);
-        let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
-        let before = std::mem::replace(&mut self.persisted.history, Arc::new(history));
+        let plans = plan_all(&mut self.controllers.list(), &seen);
         // Before acting: the next daemon must know the cooldown of a decision that this one was
         // killed in, or it could take the decision again.
-        if !all.is_empty() {
+        if !plans.all.is_empty() {
             self.persist();
         }
-        let Settled { moves, dropped } = self.act(&all, &seen.machine.topology, inbox, due);
+        let Settled { moves, dropped } = self.act(&plans.all, &seen.machine.topology, inbox, due);
         if !dropped.is_empty() {
-            let controllers = self.controllers.iter().map(Box::as_ref);
-            let learned = learn_all(controllers, &seen, &before);
-            let history = Arc::make_mut(&mut self.persisted.history);
-            for part in dropped {
-                history.take_back_decision(part, &learned);
-            }
+            take_back_all(&mut self.controllers.list(), &seen, &plans, &dropped);
             self.persist();
         }
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
@@ -276,13 +270,14 @@ impl ControlLoop {
         let is_over = || inbox.is_to_end() || Instant::now() >= due;
         let forget: fallback::DomainChange = |session, name| session.forget(name);
         for_each_domain(&mut self.host, &mut self.reported, &forgotten, forget, is_over);
-        let moved = interrupted::over(self.watcher.records(), &seen, &self.persisted.history);
+        let moved =
+            interrupted::over(self.watcher.records(), &seen, self.controllers.homes.state());
         let end: fallback::DomainChange = |session, name| session.forget_interrupted_moves(name);
         for_each_domain(&mut self.host, &mut self.reported, &moved, end, is_over);
         // Last, because a change of a domain's record ends its page moves.
         self.begin_batches(&moves);
         self.tend_text(&seen);
-        self.publish(seen, all);
+        self.publish(seen, plans.all);
     }
 
     fn tend_text(&mut self, seen: &ControlObservation) {
@@ -301,18 +296,23 @@ impl ControlLoop {
     }
 
     fn persist(&mut self) {
-        let written = self.persisted.write(&self.state);
+        let saved = self.controllers.save();
+        let saved = saved.map_err(|error| nearside_linux::Error::Refused(error.to_string()));
+        let written = saved.and_then(|states| {
+            self.persisted.states = states;
+            self.persisted.write(&self.state)
+        });
         self.reported.report(written.err().map(|error| error.to_string()));
     }
 
     /// Applies the transactions of a plan, until the next interval is `due`.
-    fn act<'p>(
+    fn act(
         &mut self,
-        plan: &'p ControlPlan,
+        plan: &ControlPlan,
         topology: &Topology,
         inbox: &Inbox,
         due: Instant,
-    ) -> Settled<'p> {
+    ) -> Settled {
         let mut outcomes: Vec<Result<(), Refusal>> = Vec::new();
         if !plan.transactions.is_empty() {
             match self.host.begin() {
@@ -504,7 +504,7 @@ impl ControlLoop {
             length: Duration::from_nanos(length_ns),
             interval: self.config.interval,
             plan,
-            history: self.persisted.history.clone(),
+            history: Arc::clone(self.controllers.homes.state()),
             totals: self.totals.clone(),
             text: self.text.report(),
             scheduler_attached: self.scheduler.attachment().is_attached(),
@@ -563,9 +563,4 @@ impl ControlLoop {
         let notices = self.host.take_notices();
         self.reported.report(notices);
     }
-}
-
-/// The controllers, in the order in which they decide.
-fn controllers(tuning: &Tuning) -> Vec<Box<dyn Controller>> {
-    vec![Box::new(Homes { tuning: *tuning })]
 }

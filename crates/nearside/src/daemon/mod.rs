@@ -46,6 +46,7 @@ pub mod audit;
 mod cells;
 pub mod config;
 pub(crate) mod control_loop;
+mod controllers;
 pub mod copies;
 mod exposition;
 mod fallback;

@@ -1,28 +1,33 @@
-//! The control loop's history on disk, beside the records. A restarted daemon continues from it.
+//! The states of the controllers on disk, beside the records. A restarted daemon continues from
+//! them.
 
+use super::controllers::States;
 use nearside_linux::{Error, folder::Folder};
-use nearside_policy::{History, MoveReport};
+use nearside_policy::MoveReport;
 use nearside_topology::type_words::in_plain_words;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use serde_json::value::RawValue;
 
 const FILE: &str = "history.json";
 
 /// A history of ten thousand domains takes less.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// The history and the interval it is of.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// What the loop and its controllers continue from.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PersistedState {
     /// The boot in which it was written: cgroups of another boot are gone.
     pub boot_id: String,
-    /// The number of the last interval. Counting continues from it, because the history refers to
+    /// The number of the last interval. Counting continues from it, because states refer to
     /// intervals by number.
     pub interval: u64,
-    /// The history after it, which snapshots share.
-    #[serde(with = "shared")]
-    pub history: Arc<History>,
+    /// The states after it, when they are written.
+    #[serde(default)]
+    pub states: States,
+    /// The state of the homes controller as former versions wrote it.
+    #[serde(default, skip_serializing)]
+    history: Option<Box<RawValue>>,
     /// Reports of moved pages that no controller has learned from yet.
     #[serde(default)]
     pub moved: Vec<MoveReport>,
@@ -42,12 +47,20 @@ impl PersistedState {
         match state.read_within(FILE, MAX_BYTES) {
             Ok(None) => (fresh, None),
             Ok(Some(text)) => match serde_json::from_slice::<Self>(&text) {
-                Ok(read) if read.boot_id == boot_id => (read, None),
+                Ok(read) if read.boot_id == boot_id => (read.renamed(), None),
                 Ok(_) => (fresh, None),
                 Err(error) => (fresh, forgotten(in_plain_words(&error.to_string(), "an object"))),
             },
             Err(error) => (fresh, forgotten(error.to_string())),
         }
+    }
+
+    /// The state of a former version under its name of today.
+    fn renamed(mut self) -> Self {
+        if let Some(history) = self.history.take() {
+            self.states.entry("homes".into()).or_insert(history);
+        }
+        self
     }
 
     /// Replaces the file.
@@ -60,46 +73,30 @@ impl PersistedState {
     }
 }
 
-/// The JSON form of a shared history is that of a history.
-mod shared {
-    use super::History;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::sync::Arc;
-
-    pub(super) fn serialize<S: Serializer>(
-        history: &Arc<History>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        history.as_ref().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Arc<History>, D::Error> {
-        History::deserialize(deserializer).map(Arc::new)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_policy::{PartHistory, Stayed, StayedWhy};
+    use nearside_policy::{Stayed, StayedWhy};
     use nearside_topology::NodeId;
     use std::fs;
+
+    /// The interval, the states and the number of reports.
+    fn read(state: &Folder, boot_id: &str) -> (u64, Vec<(String, String)>, usize) {
+        let (read, said) = PersistedState::read(state, boot_id);
+        assert_eq!(said, None);
+        let states = read.states.into_iter().map(|(name, text)| (name, text.get().to_owned()));
+        (read.interval, states.collect(), read.moved.len())
+    }
 
     #[test]
     fn it_is_read_again_in_the_same_boot_only() {
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::open(folder.path()).unwrap().unwrap();
-        assert_eq!(
-            PersistedState::read(&state, "b"),
-            (PersistedState { boot_id: "b".into(), ..PersistedState::default() }, None)
-        );
+        assert_eq!(read(&state, "b"), (0, vec![], 0));
         let mut persisted =
             PersistedState { boot_id: "b".into(), interval: 41, ..PersistedState::default() };
-        Arc::make_mut(&mut persisted.history)
-            .parts
-            .insert("db".into(), PartHistory { next_sample: 44, ..PartHistory::default() });
+        let text = RawValue::from_string(r#"{"parts":{}}"#.into()).unwrap();
+        persisted.states.insert("homes".into(), text);
         persisted.moved.push(MoveReport {
             part: "db".into(),
             from: NodeId(1),
@@ -107,9 +104,19 @@ mod tests {
             stayed: Stayed::from([(StayedWhy::Busy, 4096)]),
         });
         persisted.write(&state).unwrap();
-        assert_eq!(PersistedState::read(&state, "b"), (persisted, None));
-        let (other_boot, said) = PersistedState::read(&state, "c");
-        assert_eq!((other_boot.interval, other_boot.history, said), (0, Arc::default(), None));
+        let states = vec![("homes".to_owned(), r#"{"parts":{}}"#.to_owned())];
+        assert_eq!(read(&state, "b"), (41, states, 1));
+        assert_eq!(read(&state, "c"), (0, vec![], 0));
+    }
+
+    #[test]
+    fn the_history_of_a_former_version_is_the_state_of_the_homes_controller() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = Folder::open(folder.path()).unwrap().unwrap();
+        let text = r#"{"boot_id":"b","interval":7,"history":{"parts":{},"nodes":{}},"moved":[]}"#;
+        fs::write(folder.path().join(FILE), text).unwrap();
+        let history = r#"{"parts":{},"nodes":{}}"#;
+        assert_eq!(read(&state, "b"), (7, vec![("homes".into(), history.into())], 0));
     }
 
     #[test]
@@ -121,7 +128,8 @@ mod tests {
             "{",
             "[]",
             r#"{"boot_id": "b"}"#,
-            r#"{"boot_id": "b", "interval": -1, "history": {}}"#,
+            r#"{"boot_id": "b", "interval": -1, "states": {}}"#,
+            r#"{"boot_id": "b", "interval": 1, "states": []}"#,
         ] {
             fs::write(folder.path().join(FILE), text).unwrap();
             let (persisted, said) = PersistedState::read(&state, "b");

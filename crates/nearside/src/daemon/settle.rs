@@ -6,18 +6,18 @@ use std::collections::BTreeSet;
 
 /// The consequences of the outcomes.
 #[derive(Debug, PartialEq)]
-pub(super) struct Settled<'p> {
+pub(super) struct Settled {
     /// The pages that are to move: all but those of parts whose change was not made.
     pub(super) moves: Vec<PageMove>,
-    /// The parts about which the next interval decides anew: their transactions were dropped. A
-    /// part with a refused step is none of them, because the step would be refused again: its
-    /// cooldown holds.
-    pub(super) dropped: Vec<&'p PartId>,
+    /// The positions of the transactions that were dropped: the next interval decides anew. One
+    /// with a refused step is none of them, because the step would be refused again: its cooldown
+    /// holds.
+    pub(super) dropped: Vec<usize>,
 }
 
 /// The consequences of a plan whose first transactions have these outcomes. The others were not
 /// tried.
-pub(super) fn settle<'p>(plan: &'p ControlPlan, outcomes: &[Result<(), Refusal>]) -> Settled<'p> {
+pub(super) fn settle(plan: &ControlPlan, outcomes: &[Result<(), Refusal>]) -> Settled {
     let mut unchanged: BTreeSet<&PartId> = BTreeSet::new();
     let mut dropped = Vec::new();
     for (at, transaction) in plan.transactions.iter().enumerate() {
@@ -28,7 +28,7 @@ pub(super) fn settle<'p>(plan: &'p ControlPlan, outcomes: &[Result<(), Refusal>]
         };
         unchanged.extend(transaction.parts());
         if !is_step_refused {
-            dropped.extend(transaction.parts());
+            dropped.push(at);
         }
     }
     let may_move = |step: &&Step<PageMove>| !unchanged.contains(&step.action.part);
@@ -82,12 +82,13 @@ mod tests {
         }
     }
 
-    /// The parts whose pages move, and those that were dropped.
+    /// The parts whose pages move, and those of transactions that were dropped.
     fn settled(plan: &ControlPlan, outcomes: &[Result<(), Refusal>]) -> [Vec<String>; 2] {
         let Settled { moves, dropped } = settle(plan, outcomes);
+        let dropped = dropped.iter().flat_map(|at| plan.transactions[*at].parts());
         [
             moves.iter().map(|pages| pages.part.to_string()).collect(),
-            dropped.iter().map(ToString::to_string).collect(),
+            dropped.map(ToString::to_string).collect(),
         ]
     }
 

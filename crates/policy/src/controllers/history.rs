@@ -1,4 +1,4 @@
-//! The memory of the controllers: values that can be written, read and replayed.
+//! The memory of the homes controller: values that can be written, read and replayed.
 //!
 //! All numbers are whole, so a history that was written and read again is the same. It is bounded:
 //! one entry for each part and each node of the last observation, each with a few numbers a node at
@@ -113,9 +113,8 @@ impl History {
     }
 
     /// Takes the decision about a part back, because its transaction was dropped. The next interval
-    /// decides anew. `learned` is the history without any decision
-    /// ([`learn_all`](super::learn_all)).
-    pub fn take_back_decision(&mut self, part: &PartId, learned: &Self) {
+    /// decides anew. `learned` is the history without any decision.
+    pub(super) fn take_back(&mut self, part: &PartId, learned: &Self) {
         if let (Some(known), Some(learned)) = (self.parts.get_mut(part), learned.parts.get(part)) {
             // It is due at once, and its first sample is over.
             let sample_intervals = learned.sample_intervals.max(1);
@@ -159,8 +158,8 @@ mod tests {
         };
         // Contended for 6 intervals, it moves in interval 900, and the transaction is dropped.
         let (learned, mut after) = (history(100, 6, 900), history(900, 0, 903));
-        after.take_back_decision(&"db".into(), &learned);
-        after.take_back_decision(&"unknown".into(), &learned);
+        after.take_back(&"db".into(), &learned);
+        after.take_back(&"unknown".into(), &learned);
         let known = &after.parts[&PartId::of("db")];
         assert_eq!(known.moved, learned.parts[&PartId::of("db")].moved);
         assert_eq!((known.contention_intervals, known.confirmations), (6, 6));

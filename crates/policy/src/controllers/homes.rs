@@ -92,7 +92,7 @@ mod tuning;
 pub use tuning::Tuning;
 
 use super::controller::{ControlPlan, Controller};
-use crate::{ControlObservation, History};
+use crate::{ControlObservation, History, Transaction};
 use round::Round;
 
 /// The homes controller.
@@ -103,6 +103,10 @@ pub struct Homes {
 }
 
 impl Controller for Homes {
+    type State = History;
+
+    const NAME: &'static str = "homes";
+
     fn learn(&self, seen: &ControlObservation, history: &History) -> History {
         learning::after(&self.tuning, history, seen)
     }
@@ -118,6 +122,10 @@ impl Controller for Homes {
         }
         round.report();
         round.finish()
+    }
+
+    fn take_back(&self, history: &mut History, learned: &History, dropped: &Transaction) {
+        dropped.parts().into_iter().for_each(|part| history.take_back(part, learned));
     }
 }
 

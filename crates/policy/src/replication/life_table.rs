@@ -41,7 +41,7 @@ fn unfit(node: u32) -> Event {
     Event::Unfit(NodeId(node), "it cannot be changed".into())
 }
 
-fn events() -> [(&'static str, Event); 18] {
+fn events() -> [(&'static str, Event); 20] {
     let full = CopyRefusal::NoRoom("the budget is spent".into());
     let failed = CopyRefusal::Failed("it cannot be read".into());
     [
@@ -54,6 +54,8 @@ fn events() -> [(&'static str, Event); 18] {
         ("copied 1", Event::Copied(NodeId(1))),
         ("no room for 1", Event::NotCopied(NodeId(1), full)),
         ("1 failed", Event::NotCopied(NodeId(1), failed)),
+        ("1 elsewhere", Event::NotCopied(NodeId(1), CopyRefusal::NotLocal { local_percent: 9 })),
+        ("1 not fit", Event::NotCopied(NodeId(1), CopyRefusal::Unfit("it has changed".into()))),
         ("writer", Event::Writer),
         ("collapsed", Event::Collapsed),
         ("writer closed", Event::WriterClosed),
@@ -101,6 +103,8 @@ candidate
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer
   collapsed
   writer closed  take lease
@@ -121,6 +125,8 @@ candidate, writer
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer
   collapsed
   writer closed  take lease
@@ -141,6 +147,8 @@ copying
   copied 1       REPLICATED
   no room for 1  REPLICATED
   1 failed       REPLICATED
+  1 elsewhere    REPLICATED
+  1 not fit      REPLICATED
   writer         COLLAPSING, collapse
   collapsed
   writer closed
@@ -161,6 +169,8 @@ replicated
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer         COLLAPSING, collapse
   collapsed
   writer closed
@@ -181,6 +191,8 @@ replicated, 0 full
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer         COLLAPSING, collapse
   collapsed
   writer closed
@@ -201,6 +213,8 @@ replicated, 0 unfit
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer         COLLAPSING, collapse
   collapsed
   writer closed
@@ -221,6 +235,8 @@ collapsing, writer
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer
   collapsed      CANDIDATE
   writer closed
@@ -241,6 +257,8 @@ collapsing, replaced
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer
   collapsed      CANDIDATE, forget
   writer closed
@@ -261,6 +279,8 @@ collapsing, unwanted
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer
   collapsed      CANDIDATE, forget
   writer closed
@@ -281,6 +301,8 @@ barred
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer
   collapsed
   writer closed
@@ -301,6 +323,8 @@ barred by an attribute
   copied 1
   no room for 1
   1 failed
+  1 elsewhere
+  1 not fit
   writer
   collapsed
   writer closed

@@ -184,6 +184,15 @@ fn a_barred_file_tries_again_only_when_it_is_asked_to() {
     assert_eq!(life.take(Event::Want(NodeSet::new())), [Effect::Forget]);
 }
 
+fn any_refusal() -> impl Strategy<Value = CopyRefusal> {
+    prop_oneof![
+        Just(no_room()),
+        Just(CopyRefusal::NotLocal { local_percent: 9 }),
+        Just(CopyRefusal::Unfit("it has changed".into())),
+        Just(CopyRefusal::Failed("it cannot be read".into())),
+    ]
+}
+
 fn any_event() -> impl Strategy<Value = Event> {
     let node = (0..4_u32).prop_map(NodeId);
     prop_oneof![
@@ -193,7 +202,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::Barred(Bar::Empty)),
         Just(Event::Barred(Bar::Attribute { name: "user.x".into(), error: "too long".into() })),
         node.clone().prop_map(Event::Copied),
-        node.clone().prop_map(|node| Event::NotCopied(node, no_room())),
+        (node.clone(), any_refusal()).prop_map(|(node, why)| Event::NotCopied(node, why)),
         Just(Event::Writer),
         Just(Event::Collapsed),
         Just(Event::WriterClosed),

@@ -380,10 +380,13 @@ impl Machine {
     ) {
         let learned = Homes { tuning: self.tuning }.learn(seen, before);
         let dropped = std::mem::take(&mut plan.transactions);
-        for part in dropped.iter().flat_map(|transaction| transaction.parts()) {
-            self.dropped.push((self.interval, part.to_string()));
-            self.history.take_back_decision(part, &learned);
-            plan.moves.retain(|step| step.action.part != *part);
+        for transaction in &dropped {
+            let homes = Homes { tuning: self.tuning };
+            homes.take_back(&mut self.history, &learned, transaction);
+            for part in transaction.parts() {
+                self.dropped.push((self.interval, part.to_string()));
+                plan.moves.retain(|step| step.action.part != *part);
+            }
         }
     }
 

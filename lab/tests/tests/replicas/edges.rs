@@ -4,6 +4,7 @@ use super::helper::{Python, Replicator, add, await_state, plugin, status};
 use nearside_lab::{Signal, await_that, nearside, read, run, send, stderr, words, write};
 use std::{
     fs,
+    io::Write as _,
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown},
     process::Command,
 };
@@ -54,6 +55,32 @@ fn a_file_that_is_written_right_after_it_was_added_has_copies_of_the_new_content
     }
     replicator.stop();
     fs::remove_file(&path).unwrap();
+}
+
+/// The kernel grants leases on the files of an overlay while the one below is being written.
+#[test]
+fn a_file_of_an_overlay_has_copies_once_nobody_writes_to_the_one_below() {
+    const FOLDER: &str = "/tmp/overlay-written";
+    let folders = ["lower", "upper", "work", "shown"].map(|name| format!("{FOLDER}/{name}"));
+    folders.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+    let [lower, upper, work, shown] = folders;
+    let below = format!("{lower}/written");
+    fs::write(&below, vec![b'a'; 1 << 16]).unwrap();
+    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    done(&format!("mount -t overlay overlay -o {options} {shown}"));
+    let path = format!("{shown}/written");
+    let replicator = Replicator::start("");
+    let mut writer = fs::File::options().write(true).open(&below).unwrap();
+    add("", std::slice::from_ref(&path), "candidate");
+    assert_eq!(status(&path).unwrap()["copies"], serde_json::json!({}));
+    writer.write_all(b"zzzzzz").unwrap();
+    drop(writer);
+    await_state(&path, "replicated");
+    let mut domain = Python::at_home("overlay-written", 2);
+    assert_eq!(domain.eval(&format!("open('{path}', 'rb').read(6)")), "b'zzzzzz'");
+    drop(domain);
+    replicator.stop();
+    done(&format!("umount {shown}"));
 }
 
 /// The kernel lets a writer wait for the time that its administrator has set, and no longer.
