@@ -37,6 +37,7 @@ use nearside_scheduler as scheduler;
 use nearside_topology::{NodeId, Topology};
 use std::{
     collections::BTreeMap,
+    mem,
     ops::ControlFlow,
     sync::Arc,
     time::{Duration, Instant},
@@ -100,8 +101,9 @@ impl ControlLoop {
         scheduler: SchedulerControl,
         api: Arc<Api>,
     ) -> Self {
-        let (persisted, unreadable) = PersistedState::read(&state, host.boot_id());
-        let (controllers, dropped) = Controllers::new(&config.tuning(), &persisted.states);
+        let (mut persisted, unreadable) = PersistedState::read(&state, host.boot_id());
+        let states = mem::take(&mut persisted.states);
+        let (controllers, dropped) = Controllers::new(&config.tuning(), &states);
         output::note(unreadable.into_iter().chain(dropped));
         host.ask_monitors_beside();
         host.set_waiting(Waiting {
@@ -143,7 +145,7 @@ impl ControlLoop {
         while !inbox.is_to_end() {
             let due = Instant::now() + self.config.interval;
             self.interval(inbox, due);
-            if std::mem::take(&mut is_first) {
+            if mem::take(&mut is_first) {
                 notify::ready(&self.status());
             } else {
                 notify::alive(&self.status());
@@ -208,7 +210,7 @@ impl ControlLoop {
     /// One round without its page moves, which last until the next is `due`.
     fn interval(&mut self, inbox: &Inbox, due: Instant) {
         self.end_batches();
-        let interval = self.persisted.interval + 1;
+        let interval = self.persisted.interval.saturating_add(1);
         let said =
             self.cells.look(&mut self.host, &mut self.watcher, interval, &self.persisted.moved);
         self.reported.report(said);
@@ -300,7 +302,9 @@ impl ControlLoop {
         let saved = saved.map_err(|error| nearside_linux::Error::Refused(error.to_string()));
         let written = saved.and_then(|states| {
             self.persisted.states = states;
-            self.persisted.write(&self.state)
+            let written = self.persisted.write(&self.state);
+            self.persisted.states.clear();
+            written
         });
         self.reported.report(written.err().map(|error| error.to_string()));
     }
@@ -389,7 +393,7 @@ impl ControlLoop {
 
     /// Takes the outcome of the page moves since the interval before.
     fn end_batches(&mut self) {
-        let batches = std::mem::take(&mut self.batches);
+        let batches = mem::take(&mut self.batches);
         for (pages, outcome) in self.host.end_batches(batches) {
             self.count_batch(&pages, &outcome);
         }
@@ -468,7 +472,7 @@ impl ControlLoop {
         let root = self.host.root();
         let counted: BTreeMap<NodeId, Option<Counters>> =
             machine.topology.nodes.iter().map(|node| (node.id, counters(root, node.id))).collect();
-        let before = std::mem::replace(&mut self.counted, counted.clone());
+        let before = mem::replace(&mut self.counted, counted.clone());
         let counters = counted
             .into_iter()
             .map(|(node, now)| (node, [before.get(&node).copied().flatten(), now]))

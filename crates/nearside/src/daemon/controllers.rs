@@ -1,13 +1,10 @@
 //! The controllers of the daemon, and their states.
 
+use super::persisted::{FILE, States};
 use nearside_policy::{Homes, Keeper, Planner, Tuning};
-use serde_json::value::RawValue;
-use std::collections::BTreeMap;
+use nearside_topology::type_words::in_plain_words;
 
-/// States as they are saved, by the names of their controllers.
-pub(super) type States = BTreeMap<String, Box<RawValue>>;
-
-/// They decide, each about its own kind of subject.
+/// The controllers; each decides about its own kind of subject.
 #[derive(Debug)]
 pub(super) struct Controllers {
     /// Its state is read by samples, snapshots and reports, too.
@@ -28,7 +25,7 @@ impl Controllers {
         [&mut self.homes]
     }
 
-    /// Has them go on under other constants.
+    /// Gives the controllers other constants; their states stay.
     pub(super) fn tune(&mut self, tuning: &Tuning) {
         self.homes.controller = Homes { tuning: *tuning };
     }
@@ -49,15 +46,17 @@ fn load(controllers: &mut [&mut dyn Planner], states: &States) -> Vec<String> {
         let name = controller.name();
         let loaded = states.get(name).map(|saved| controller.load(saved));
         if let Some(Err(error)) = loaded {
+            let why = in_plain_words(&error.to_string(), "an object");
             notices.push(format!(
-                "the state of the controller {name} cannot be read and is learnt again: {error}"
+                "{FILE}: the state of the controller {name:?} cannot be read and is learnt again: \
+                 {why}"
             ));
         }
     }
     let is_known = |name: &&String| controllers.iter().any(|it| it.name() == *name);
     let unknown = states.keys().filter(|name| !is_known(name));
     notices.extend(unknown.map(|name| {
-        format!("there is no controller {name} in this version; its state is dropped")
+        format!("{FILE}: this version has no controller {name:?}; its state is dropped")
     }));
     notices
 }
@@ -65,8 +64,9 @@ fn load(controllers: &mut [&mut dyn Planner], states: &States) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_policy::{ControlObservation, History, Observation};
+    use nearside_policy::{ControlObservation, History, NodeHistory, Observation};
     use nearside_topology::{Node, NodeId, Topology};
+    use serde_json::value::RawValue;
 
     fn states(of: &[(&str, &str)]) -> States {
         let state = |&(name, text): &(&str, &str)| {
@@ -92,11 +92,25 @@ mod tests {
     }
 
     #[test]
+    fn other_constants_leave_the_state() {
+        let nodes = [(NodeId(1), NodeHistory::default())].into();
+        let history = History { nodes, ..History::default() };
+        let saved = states(&[("homes", &serde_json::to_string(&history).unwrap())]);
+        let (mut controllers, _) = Controllers::new(&Tuning::default(), &saved);
+        let other = Tuning { min_gain_ppm: 7, ..Tuning::default() };
+        controllers.tune(&other);
+        assert_eq!(controllers.homes.controller.tuning, other);
+        assert_eq!(**controllers.homes.state(), history);
+    }
+
+    #[test]
     fn a_state_that_cannot_be_read_and_one_of_nobody_are_dropped_with_a_notice_each() {
         let saved = states(&[("homes", "[]"), ("of-a-later-version", "{}")]);
         let (controllers, said) = Controllers::new(&Tuning::default(), &saved);
         assert_eq!(**controllers.homes.state(), History::default());
-        assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].contains("homes cannot be read") && said[1].contains("later-version"));
+        let unreadable = r#"history.json: the state of the controller "homes" cannot be read"#;
+        let unknown = r#"history.json: this version has no controller "of-a-later-version""#;
+        assert!(said[0].starts_with(unreadable) && said[1].starts_with(unknown), "{said:?}");
+        assert_eq!(said.len(), 2);
     }
 }

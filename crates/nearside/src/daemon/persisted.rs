@@ -1,20 +1,23 @@
 //! The states of the controllers on disk, beside the records. A restarted daemon continues from
 //! them.
 
-use super::controllers::States;
 use nearside_linux::{Error, folder::Folder};
-use nearside_policy::MoveReport;
+use nearside_policy::{Controller, Homes, MoveReport};
 use nearside_topology::type_words::in_plain_words;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 
-const FILE: &str = "history.json";
+pub(super) const FILE: &str = "history.json";
 
-/// A history of ten thousand domains takes less.
+/// All states of ten thousand domains take less.
 const MAX_BYTES: u64 = 32 << 20;
 
+/// States of controllers as they are saved, by name.
+pub(super) type States = BTreeMap<String, Box<RawValue>>;
+
 /// What the loop and its controllers continue from.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PersistedState {
     /// The boot in which it was written: cgroups of another boot are gone.
@@ -22,7 +25,8 @@ pub struct PersistedState {
     /// The number of the last interval. Counting continues from it, because states refer to
     /// intervals by number.
     pub interval: u64,
-    /// The states after it, when they are written.
+    /// The states of the controllers after it. They are here while the file is read or written;
+    /// the controllers hold them otherwise.
     #[serde(default)]
     pub states: States,
     /// The state of the homes controller as former versions wrote it.
@@ -40,7 +44,7 @@ impl PersistedState {
         let forgotten = |why: String| {
             let path = state.path().join(FILE);
             Some(format!(
-                "the history of loads cannot be read and is learnt again: {}: {why}",
+                "the states of the controllers cannot be read and are learnt again: {}: {why}",
                 path.display()
             ))
         };
@@ -58,7 +62,7 @@ impl PersistedState {
     /// The state of a former version under its name of today.
     fn renamed(mut self) -> Self {
         if let Some(history) = self.history.take() {
-            self.states.entry("homes".into()).or_insert(history);
+            self.states.entry(Homes::NAME.into()).or_insert(history);
         }
         self
     }
@@ -76,7 +80,7 @@ impl PersistedState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_policy::{Stayed, StayedWhy};
+    use nearside_policy::{History, PartHistory, Stayed, StayedWhy};
     use nearside_topology::NodeId;
     use std::fs;
 
@@ -113,10 +117,21 @@ mod tests {
     fn the_history_of_a_former_version_is_the_state_of_the_homes_controller() {
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::open(folder.path()).unwrap().unwrap();
-        let text = r#"{"boot_id":"b","interval":7,"history":{"parts":{},"nodes":{}},"moved":[]}"#;
-        fs::write(folder.path().join(FILE), text).unwrap();
-        let history = r#"{"parts":{},"nodes":{}}"#;
-        assert_eq!(read(&state, "b"), (7, vec![("homes".into(), history.into())], 0));
+        let part = PartHistory { confirmations: 2, ..PartHistory::default() };
+        let history = History { parts: [("vm".into(), part)].into(), ..History::default() };
+        let history = serde_json::to_string(&history).unwrap();
+        let newer = r#"{"parts":{},"nodes":{}}"#;
+        // A file of both versions has the newer state under its name.
+        for (states, expected) in [
+            (String::new(), &*history),
+            (r#""states":{},"#.into(), &history),
+            (format!(r#""states":{{"homes":{newer}}},"#), newer),
+        ] {
+            let text =
+                format!(r#"{{"boot_id":"b","interval":7,{states}"history":{history},"moved":[]}}"#);
+            fs::write(folder.path().join(FILE), text).unwrap();
+            assert_eq!(read(&state, "b"), (7, vec![("homes".into(), expected.into())], 0));
+        }
     }
 
     #[test]

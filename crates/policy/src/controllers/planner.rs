@@ -16,8 +16,8 @@ pub trait Planner: fmt::Debug {
     /// The plan for the interval that begins. Its state is that for the next one from then on.
     fn plan(&mut self, seen: &ControlObservation) -> ControlPlan;
 
-    /// Takes back the decisions of transactions of the last plan that were dropped. `seen` is what
-    /// that plan was made from.
+    /// Takes back the decisions of transactions of the last plan that were dropped. `seen` is the
+    /// observation of that interval, before any controller planned.
     fn take_back(&mut self, seen: &ControlObservation, dropped: &[&Transaction]);
 
     /// Its state as JSON.
@@ -40,7 +40,8 @@ pub struct Keeper<C: Controller> {
     pub controller: C,
     /// Its state, which snapshots share.
     state: Arc<C::State>,
-    /// The state before the last plan.
+    /// The state before the last plan: a dropped decision is taken back to what would have been
+    /// learned from it alone.
     before: Arc<C::State>,
 }
 
@@ -86,7 +87,7 @@ impl<C: Controller> Planner for Keeper<C> {
 }
 
 /// The plans of several controllers as one.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct Plans {
     /// Their transactions and moves, in the order of the controllers.
     pub all: ControlPlan,
@@ -143,34 +144,44 @@ mod tests {
     use super::*;
     use crate::{Action, ByNode, Observation, PageSize, Reason, Reservation, Step, Until};
     use nearside_topology::{Node, NodeId, NodeSet, Topology};
+    use std::collections::BTreeMap;
 
-    /// Plans one transaction an interval, for a part named after itself and the number of those
-    /// that it has planned so far.
+    /// Confines so many parts in each interval. They are named after it, and numbered by how often
+    /// a number was taken.
     #[derive(Debug)]
-    struct Counting(&'static str);
+    struct Counting(&'static str, usize);
+
+    /// The parts by number: the interval that was learned last, and how often each was confined.
+    type Counts = BTreeMap<usize, (u64, u64)>;
 
     impl Controller for Counting {
-        type State = Vec<String>;
+        type State = Counts;
 
         const NAME: &'static str = "counting";
 
-        fn learn(&self, _: &ControlObservation, planned: &Vec<String>) -> Vec<String> {
-            planned.clone()
+        fn learn(&self, seen: &ControlObservation, counts: &Counts) -> Counts {
+            let count = |at: &usize| counts.get(at).map_or(0, |(_, count)| *count);
+            (0..self.1).map(|at| (at, (seen.interval, count(&at)))).collect()
         }
 
-        fn plan(&self, _: &ControlObservation, state: &Vec<String>) -> (ControlPlan, Vec<String>) {
-            let name = format!("{}{}", self.0, state.len());
-            let action =
-                Action::ConfineMemory { part: name.as_str().into(), nodes: NodeSet::new() };
-            let steps = vec![Step { action, reason: Reason::Arrived }];
-            let transactions = vec![Transaction::new(steps, &Observation::default())];
-            let plan = ControlPlan { transactions, ..ControlPlan::default() };
-            (plan, [state.clone(), vec![name]].concat())
+        fn plan(&self, seen: &ControlObservation, counts: &Counts) -> (ControlPlan, Counts) {
+            let mut next = self.learn(seen, counts);
+            next.values_mut().for_each(|(_, count)| *count += 1);
+            let transaction = |at: &usize| {
+                let part = format!("{}{at}", self.0).as_str().into();
+                let action = Action::ConfineMemory { part, nodes: NodeSet::new() };
+                let step = Step { action, reason: Reason::Arrived };
+                Transaction::new(vec![step], &Observation::default())
+            };
+            let transactions = next.keys().map(transaction).collect();
+            (ControlPlan { transactions, ..ControlPlan::default() }, next)
         }
 
-        fn take_back(&self, state: &mut Vec<String>, _: &Vec<String>, dropped: &Transaction) {
-            let parts: Vec<_> = dropped.parts().iter().map(ToString::to_string).collect();
-            state.retain(|name| !parts.contains(name));
+        fn take_back(&self, counts: &mut Counts, learned: &Counts, dropped: &Transaction) {
+            for part in dropped.parts() {
+                let at = part.domain().trim_start_matches(self.0).parse().unwrap();
+                counts.insert(at, learned[&at]);
+            }
         }
     }
 
@@ -216,37 +227,36 @@ mod tests {
     }
 
     #[test]
-    fn each_controller_has_its_own_state_and_takes_back_its_own_transactions() {
-        let seen = ControlObservation { interval: 7, ..ControlObservation::default() };
-        let (mut a, mut half) = (Keeper::new(Counting("a")), Keeper::new(Halving));
-        let mut b = Keeper::new(Counting("b"));
-        let mut interval = |dropped: &[usize]| {
-            let mut list: [&mut dyn Planner; 3] = [&mut a, &mut half, &mut b];
+    fn each_controller_takes_back_its_own_transactions_to_what_was_learned() {
+        let (mut two, mut half) = (Keeper::new(Counting("two", 2)), Keeper::new(Halving));
+        let (mut none, mut one) = (Keeper::new(Counting("none", 0)), Keeper::new(Counting("x", 1)));
+        let mut interval = |interval, dropped: &[usize]| {
+            let seen = ControlObservation { interval, ..ControlObservation::default() };
+            let mut list: [&mut dyn Planner; 4] = [&mut two, &mut half, &mut none, &mut one];
             let plans = plan_all(&mut list, &seen);
-            assert_eq!((plans.all.interval, plans.all.transactions.len()), (7, 3));
+            assert_eq!((plans.all.interval, plans.all.transactions.len()), (interval, 4));
             take_back_all(&mut list, &seen, &plans, dropped);
+            [&two, &none, &one].map(|it| it.state().values().copied().collect::<Vec<_>>())
         };
-        interval(&[]);
-        interval(&[2]);
-        interval(&[0, 1]);
-        assert_eq!(**a.state(), ["a0", "a1"], "the third was dropped");
-        assert_eq!(**b.state(), ["b0", "b1"], "the second was, and has come again");
-        let nothing = plan_all(&mut [], &seen);
+        assert_eq!(interval(5, &[]), [vec![(5, 1), (5, 1)], vec![], vec![(5, 1)]]);
+        assert_eq!(interval(6, &[1, 2]), [vec![(6, 2), (6, 1)], vec![], vec![(6, 2)]]);
+        assert_eq!(interval(7, &[0, 1, 3]), [vec![(7, 2), (7, 1)], vec![], vec![(7, 2)]]);
+        let nothing = plan_all(&mut [], &ControlObservation::default());
         assert_eq!((nothing.all.transactions, nothing.counts), (vec![], vec![]));
     }
 
     #[test]
     fn a_state_is_saved_and_read_again_and_another_one_is_refused() {
-        let seen = ControlObservation::default();
-        let mut a = Keeper::new(Counting("a"));
-        a.plan(&seen);
-        let saved = a.save().unwrap();
-        assert_eq!((a.name(), saved.get()), ("counting", r#"["a0"]"#));
-        let mut again = Keeper::new(Counting("a"));
+        let seen = ControlObservation { interval: 3, ..ControlObservation::default() };
+        let mut keeper = Keeper::new(Counting("a", 1));
+        keeper.plan(&seen);
+        let saved = keeper.save().unwrap();
+        assert_eq!((keeper.name(), saved.get()), ("counting", r#"{"0":[3,1]}"#));
+        let mut again = Keeper::new(Counting("a", 1));
         again.load(&saved).unwrap();
-        assert_eq!(again.state(), a.state());
-        let other = RawValue::from_string("{}".into()).unwrap();
+        assert_eq!(again.state(), keeper.state());
+        let other = RawValue::from_string("[7]".into()).unwrap();
         assert!(again.load(&other).is_err());
-        assert_eq!(again.state(), a.state());
+        assert_eq!(again.state(), keeper.state());
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn may_bind(load: Option<&PartLoad>, is_cell: bool) -> Result<(), Hom
 }
 
 /// A part that has a home.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Resident<'a> {
     pub(super) home: &'a Home,
     /// Whether another program binds it to some of the nodes.
@@ -144,15 +144,17 @@ mod tests {
     fn a_recent_move_is_followed_by_another_only_under_more_load() {
         let (tuning, home) = (Tuning::default(), home());
         let last = LastMove { at: 4, cooldown_intervals: 5, load: MilliVcpus(1000) };
-        let moved = Resident { moved: Some(last), ..resident(&home) };
+        let moved = |load_now| Resident { moved: Some(last), load_now, ..resident(&home) };
         let cooldown = |load_now| {
             let load_then = MilliVcpus(1000);
             Err(HomeBlocker::Cooldown { at: 4, load_then, load_now: MilliVcpus(load_now) })
         };
-        assert_eq!(may_move(&tuning, &moved, true, 8), cooldown(1000), "4 of 5 intervals");
-        assert_eq!(may_move(&tuning, &moved, true, 9), cooldown(1000), "the load is the same");
-        let grown = Resident { load_now: MilliVcpus(1500), ..moved };
+        let (same, grown) = (moved(MilliVcpus(1000)), moved(MilliVcpus(1500)));
+        assert_eq!(may_move(&tuning, &same, true, 8), cooldown(1000), "4 of 5 intervals");
+        assert_eq!(may_move(&tuning, &same, true, 9), cooldown(1000), "the load is the same");
         assert_eq!(may_move(&tuning, &grown, true, 8), cooldown(1500));
         assert_eq!(may_move(&tuning, &grown, true, 9), Ok(()));
+        let forbidden = may_move(&tuning, &same, false, 8);
+        assert_eq!(forbidden, Err(HomeBlocker::HasCpuset), "no later interval allows a binding");
     }
 }

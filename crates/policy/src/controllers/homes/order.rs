@@ -1,5 +1,5 @@
-//! The order in which parts have their turn in a round, and how many of them have one: both bound
-//! the time that a round takes.
+//! The order in which parts have their turn in a round, and how many have one: the time of a round
+//! is bounded.
 
 use super::{confirmation::Trigger, evaluation::move_cost_ns, model::PartModel, tuning::Tuning};
 use crate::{index::PartIndex, view::PPM};
