@@ -1,9 +1,14 @@
 //! Virtual machines that libvirt has started take their reservations over
 //! (docs/adr/0015-numad.md).
 
-use super::{fallback, notify, reported::Reported};
+use super::{
+    duty::{Duty, Interval},
+    fallback, notify,
+    reported::Reported,
+    site::Site,
+};
 use crate::output;
-use nearside_linux::{Adopted, Host, watch::Watcher};
+use nearside_linux::{Adopted, Host};
 use nearside_policy::{Described, Newcomer};
 use std::collections::BTreeMap;
 
@@ -25,12 +30,13 @@ struct Asked {
     described: Option<Described>,
 }
 
-impl Adoption {
+impl Duty for Adoption {
     /// Gives each reservation that waits for its domain to the machine that has started meanwhile.
     /// Asks libvirt about each machine that fits until it is described, without the lock: libvirt
     /// may wait for an answer of `numad`, which needs it. Until then the machine adopts nothing,
     /// and the reservations that may be its own are put off.
-    pub(super) fn adopt(&mut self, host: &mut Host, watcher: &Watcher, reported: &mut Reported) {
+    fn tend(&mut self, site: &mut Site, _: &Interval<'_>) {
+        let Site { host, watcher, reported, .. } = site;
         let newcomers = self.described(host, watcher.newcomers(), reported);
         let must_put_off = watcher.must_put_off(&newcomers);
         let adopters = watcher.adopters(newcomers.clone());
@@ -62,7 +68,9 @@ impl Adoption {
             Err(error) => reported.report([error.to_string()]),
         }
     }
+}
 
+impl Adoption {
     /// The machines with their descriptions.
     fn described(
         &mut self,

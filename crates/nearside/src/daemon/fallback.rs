@@ -94,41 +94,18 @@ fn names<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_linux::{Paths, wants_fallback};
+    use crate::daemon::made::Made;
+    use nearside_linux::wants_fallback;
     use nearside_policy::{
         Action, Affinity, Home, MemoryPolicy, Observation, Origin, Reason, Step, Transaction,
     };
     use nearside_topology::NodeId;
-    use std::{fs, path::Path};
 
     const NAMES: [&str; 3] = ["/nearside/a", "/nearside/b", "/nearside/c"];
 
-    /// A host of two nodes, and domains with a home on the second.
-    fn made(root: &Path) -> Host {
-        let file = |path: &str, text: &str| {
-            let path = root.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        let tree = root.join("cg");
-        let mount = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display());
-        file("proc/self/mountinfo", &mount);
-        file("proc/sys/kernel/random/boot_id", "b\n");
-        file("cg/cgroup.controllers", "cpuset memory\n");
-        file("sys/devices/system/cpu/online", "0-3\n");
-        for (node, cpus, distances) in [(0, "0-1", "10 20"), (1, "2-3", "20 10")] {
-            let folder = format!("sys/devices/system/node/node{node}");
-            file(&format!("{folder}/cpulist"), cpus);
-            file(&format!("{folder}/distance"), distances);
-        }
-        for name in NAMES {
-            file(&format!("cg{name}/cgroup.events"), "populated 1\n");
-            file(&format!("cg{name}/cpuset.cpus"), "\n");
-            file(&format!("cg{name}/cpuset.cpus.effective"), "2-3\n");
-        }
-        fs::create_dir(root.join("run")).unwrap();
-        let paths = Paths { root: root.into(), state: root.join("run/nearside") };
-        let mut host = Host::open(paths).unwrap();
+    /// A host whose domains have a home on the second node.
+    fn host(made: &Made) -> Host {
+        let mut host = made.host();
         for name in NAMES {
             let home = Home {
                 nodes: [NodeId(1)].into(),
@@ -154,8 +131,8 @@ mod tests {
 
     #[test]
     fn bindings_left_over_from_an_interval_are_made_in_the_next() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut host, mut reported) = (made(folder.path()), Reported::default());
+        let made = Made::with(&NAMES);
+        let (mut host, mut reported) = (host(&made), Reported::default());
         let mut left = Vec::new();
         for _ in 0..4 {
             let wanting = wanting(&host);

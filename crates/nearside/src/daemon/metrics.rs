@@ -6,7 +6,7 @@
 
 mod cells;
 
-use super::snapshot::{DomainTotals, Snapshot};
+use super::{snapshot::Snapshot, totals::DomainTotals};
 use crate::domains::Domain;
 use nearside_linux::counters::Counters;
 use nearside_policy::PartId;

@@ -1,20 +1,23 @@
 //! Kills for lack of memory in domains whose memory is bound to nodes. The kernel's own log names a
 //! process, and no limit was reached, so that nothing else tells the reason.
 
+use super::{
+    duty::{Duty, Interval},
+    site::Site,
+};
 use crate::{output, report};
-use nearside_linux::{oom::OomKills, watch::Watcher};
-use nearside_policy::PartState;
-use nearside_topology::Topology;
+use nearside_linux::oom::OomKills;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The kills that are known, by domain; none before the first interval.
 #[derive(Debug, Default)]
 pub(super) struct Kills(Option<BTreeMap<String, OomKills>>);
 
-impl Kills {
+impl Duty for Kills {
     /// Logs the kills since the interval before.
-    pub(super) fn tell(&mut self, watcher: &Watcher, parts: &[PartState], topology: &Topology) {
-        let names = parts.iter().map(|part| part.id.domain()).collect::<BTreeSet<_>>();
+    fn tend(&mut self, site: &mut Site, interval: &Interval<'_>) {
+        let (watcher, machine) = (&site.watcher, &interval.seen.machine);
+        let names = machine.parts.iter().map(|part| part.id.domain()).collect::<BTreeSet<_>>();
         let running =
             names.iter().filter_map(|&name| Some((name.to_owned(), watcher.oom_kills(name)?)));
         let ended = watcher.ended();
@@ -31,11 +34,13 @@ impl Kills {
                 None => watcher.bound_memory_nodes(&name),
             };
             let Some(nodes) = nodes else { continue };
-            let said = report::oom::killed(kills, Some(&nodes), topology);
+            let said = report::oom::killed(kills, Some(&nodes), &machine.topology);
             output::note(said.map(|said| format!("{name}: {said}")));
         }
     }
+}
 
+impl Kills {
     /// The kills since the call before. An earlier daemon has told those from before the first
     /// call. Kills of a domain that is new to this daemon count only if it `has_just_begun`: those
     /// of another one may be old.

@@ -25,8 +25,7 @@ pub struct PersistedState {
     /// The number of the last interval. Counting continues from it, because states refer to
     /// intervals by number.
     pub interval: u64,
-    /// The states of the controllers after it. They are here while the file is read or written;
-    /// the controllers hold them otherwise.
+    /// The states of the controllers after it.
     #[serde(default)]
     pub states: States,
     /// The state of the homes controller as former versions wrote it.
@@ -38,6 +37,16 @@ pub struct PersistedState {
 }
 
 impl PersistedState {
+    /// The state after an interval.
+    pub(super) fn new(
+        boot_id: &str,
+        interval: u64,
+        states: States,
+        moved: Vec<MoveReport>,
+    ) -> Self {
+        Self { boot_id: boot_id.into(), interval, states, moved, history: None }
+    }
+
     /// Reads the state of this boot. An unreadable file is ignored, with a notice for the log.
     pub fn read(state: &Folder, boot_id: &str) -> (Self, Option<String>) {
         let fresh = Self { boot_id: boot_id.into(), ..Self::default() };
@@ -97,16 +106,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::open(folder.path()).unwrap().unwrap();
         assert_eq!(read(&state, "b"), (0, vec![], 0));
-        let mut persisted =
-            PersistedState { boot_id: "b".into(), interval: 41, ..PersistedState::default() };
         let text = RawValue::from_string(r#"{"parts":{}}"#.into()).unwrap();
-        persisted.states.insert("homes".into(), text);
-        persisted.moved.push(MoveReport {
+        let report = MoveReport {
             part: "db".into(),
             from: NodeId(1),
             moved_bytes: 0,
             stayed: Stayed::from([(StayedWhy::Busy, 4096)]),
-        });
+        };
+        let states = [("homes".into(), text)].into();
+        let persisted = PersistedState::new("b", 41, states, vec![report]);
         persisted.write(&state).unwrap();
         let states = vec![("homes".to_owned(), r#"{"parts":{}}"#.to_owned())];
         assert_eq!(read(&state, "b"), (41, states, 1));

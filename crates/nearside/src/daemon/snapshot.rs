@@ -1,7 +1,7 @@
 //! Where the control loop and the API meet: snapshots of the intervals that the loop publishes, and
 //! events that it takes.
 
-use super::{access::Caller, text::TextReport};
+use super::{access::Caller, text::TextReport, totals::Totals};
 use crate::{
     domains::{Domain, is_below},
     report::{
@@ -10,9 +10,7 @@ use crate::{
     },
 };
 use nearside_linux::{counters::Counters, guest::GuestCell, store::Record, usage::Usage};
-use nearside_policy::{
-    Affinity, CellId, ControlPlan, History, Home, Observation, Outcome, Reservation, StayedWhy,
-};
+use nearside_policy::{Affinity, CellId, ControlPlan, History, Home, Observation, Reservation};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use serde::Serialize;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -64,60 +62,6 @@ pub struct SeenDomain {
     pub cells: Vec<GuestCell>,
     /// The counters of nodes when its cells were first seen.
     pub counters_at_first: BTreeMap<NodeId, Counters>,
-}
-
-/// Totals since the start of the daemon.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Totals {
-    /// Intervals that ended.
-    pub intervals: u64,
-    /// By domain that exists.
-    pub domains: BTreeMap<String, DomainTotals>,
-}
-
-/// Totals of a domain.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DomainTotals {
-    /// Homes that the loop gave to it.
-    pub homes: u64,
-    /// Bytes of its memory that moved.
-    pub moved_bytes: u64,
-    /// Bytes that failed to move, by reason. A page that fails again counts again.
-    pub stayed_bytes: BTreeMap<StayedWhy, u64>,
-    /// Steps refused.
-    pub refusals: u64,
-}
-
-impl Totals {
-    /// Counts a new home of a domain.
-    pub fn count_home(&mut self, domain: &str) {
-        let totals = self.domains.entry(domain.to_owned()).or_default();
-        totals.homes = totals.homes.saturating_add(1);
-    }
-
-    /// Drops the totals of domains that have ended.
-    pub fn keep_only<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
-        let names: std::collections::BTreeSet<&str> = names.collect();
-        self.domains.retain(|name, _| names.contains(name.as_str()));
-    }
-
-    /// Counts the outcome of a step.
-    pub fn count(&mut self, domain: &str, outcome: &Outcome) {
-        let totals = self.domains.entry(domain.to_owned()).or_default();
-        match outcome {
-            Outcome::Applied { moved_bytes } => {
-                totals.moved_bytes = totals.moved_bytes.saturating_add(*moved_bytes)
-            }
-            Outcome::Partly { moved_bytes, stayed, .. } => {
-                totals.moved_bytes = totals.moved_bytes.saturating_add(*moved_bytes);
-                for (&why, &bytes) in stayed {
-                    let sum = totals.stayed_bytes.entry(why).or_default();
-                    *sum = sum.saturating_add(bytes);
-                }
-            }
-            Outcome::Refused { .. } => totals.refusals = totals.refusals.saturating_add(1),
-        }
-    }
 }
 
 /// A machine and its domains after an interval. It never changes.
@@ -308,8 +252,8 @@ pub(crate) mod examples {
         },
     };
     use nearside_policy::{
-        Batch, DebtBlocker, HomeBlocker, MilliVcpus, NodeHistory, PageMove, PartHistory, Place,
-        Reason, SlowDown, Status, Step,
+        Batch, DebtBlocker, HomeBlocker, MilliVcpus, NodeHistory, Outcome, PageMove, PartHistory,
+        Place, Reason, SlowDown, Status, StayedWhy, Step,
         text::{Candidate, FileId, FileState, TextState},
     };
 
@@ -433,15 +377,5 @@ mod tests {
         for name in ["", "d", "/", "/nearside", "/nearside/dbx", "nearside/db", "../db"] {
             assert_eq!(found(name), None, "{name}");
         }
-    }
-
-    #[test]
-    fn totals_add_up_and_saturate() {
-        let mut totals = Totals::default();
-        for _ in 0..2 {
-            totals.count("a", &Outcome::Applied { moved_bytes: u64::MAX });
-            totals.count("a", &Outcome::Refused { why: String::new() });
-        }
-        assert_eq!((totals.domains["a"].moved_bytes, totals.domains["a"].refusals), (u64::MAX, 2));
     }
 }

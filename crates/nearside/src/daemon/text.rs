@@ -1,7 +1,13 @@
 //! Text that one home alone executes is brought there; text that several nodes execute is named as
 //! candidates for copies (docs/adr/0018-move-text.md).
 
-use super::copies::{Copies, CopiesReport, TextLook};
+use super::{
+    config::Config,
+    copies::{Copies, CopiesReport, TextLook},
+    duty::{Duty, Interval, now_ns},
+    notify,
+    site::Site,
+};
 use crate::{output, printable::printable, report::units::size};
 use nearside_linux::{
     Host,
@@ -59,13 +65,23 @@ pub struct TextFileReport {
 
 /// The limits that the configuration sets.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Allowed {
+struct Allowed {
     /// Text moves.
-    pub(super) moves: bool,
+    moves: bool,
     /// The replicator is asked for copies.
-    pub(super) copies: bool,
+    copies: bool,
     /// The bound on moving pages.
-    pub(super) rate_bytes_per_s: u64,
+    rate_bytes_per_s: u64,
+}
+
+impl Allowed {
+    fn by(config: &Config) -> Self {
+        Self {
+            moves: config.move_text,
+            copies: config.replicate_text,
+            rate_bytes_per_s: config.rate_bytes_per_s,
+        }
+    }
 }
 
 /// The state between two looks.
@@ -112,17 +128,25 @@ impl Text {
         }
     }
 
+    fn publish(&mut self, plan: TextPlan, wide: BTreeMap<String, usize>) {
+        let files = plan.files.into_iter().map(|state| {
+            let moved_bytes = self.history.moved_bytes(state.file);
+            TextFileReport { state, moved_bytes }
+        });
+        let is_told =
+            |it: &TextFileReport| it.moved_bytes > 0 || it.state.state != text::TextState::InPlace;
+        self.report.files = files.filter(is_told).collect();
+        self.report.candidates = plan.candidates;
+        self.report.wide = wide;
+    }
+}
+
+impl Duty for Text {
     /// Looks at the text of all domains if it is time, moves what belongs elsewhere, and has others
     /// ask for copies.
-    pub(super) fn tend(
-        &mut self,
-        host: &Host,
-        watcher: &Watcher,
-        seen: &ControlObservation,
-        now_ns: u64,
-        allowed: Allowed,
-        alive: &dyn Fn(),
-    ) {
+    fn tend(&mut self, site: &mut Site, interval: &Interval<'_>) {
+        let (Site { host, watcher, .. }, seen) = (site, interval.seen);
+        let allowed = Allowed::by(interval.config);
         self.tend_copies(host, allowed);
         if !allowed.moves && !allowed.copies {
             return self.stop();
@@ -140,7 +164,8 @@ impl Text {
         let proc = host.proc();
         // The interval has changed records since it observed them.
         let domains = domains(host.records().0, watcher);
-        let look = self.watch.look(host.tree(), &proc, &domains, now_ns, alive);
+        let look =
+            self.watch.look(host.tree(), &proc, &domains, now_ns(interval.began), &notify::busy);
         let memory = memory(seen);
         let budget_bytes = (allowed.rate_bytes_per_s / BUDGET_DIVISOR).max(BUDGET_UNIT_BYTES);
         let budget_bytes = budget_bytes / BUDGET_UNIT_BYTES * BUDGET_UNIT_BYTES;
@@ -149,7 +174,7 @@ impl Text {
         self.history = history;
         self.rests_until = Some(began + (began.elapsed() * REST_FACTOR).min(MAX_REST));
         for order in plan.orders.iter().filter(|_| allowed.moves) {
-            let placed = look.carry_out(&proc, order, alive);
+            let placed = look.carry_out(&proc, order, &notify::busy);
             self.history.settle(self.look, order.file, placed);
             self.report.moved_bytes = self.report.moved_bytes.saturating_add(placed.moved_bytes);
             let path = plan.files.iter().find(|it| it.file == order.file).map(|it| &it.path);
@@ -173,18 +198,6 @@ impl Text {
             });
         }
         self.publish(plan, look.wide);
-    }
-
-    fn publish(&mut self, plan: TextPlan, wide: BTreeMap<String, usize>) {
-        let files = plan.files.into_iter().map(|state| {
-            let moved_bytes = self.history.moved_bytes(state.file);
-            TextFileReport { state, moved_bytes }
-        });
-        let is_told =
-            |it: &TextFileReport| it.moved_bytes > 0 || it.state.state != text::TextState::InPlace;
-        self.report.files = files.filter(is_told).collect();
-        self.report.candidates = plan.candidates;
-        self.report.wide = wide;
     }
 }
 

@@ -1,0 +1,72 @@
+//! A host of plain files for tests: two nodes of two CPUs, 4 GiB each.
+
+use nearside_linux::{Host, Paths};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+/// A host below a folder.
+pub(super) struct Made {
+    folder: tempfile::TempDir,
+}
+
+impl Made {
+    /// With groups of one process each, at these paths.
+    pub(super) fn with(groups: &[&str]) -> Self {
+        let made = Self { folder: tempfile::tempdir().unwrap() };
+        let mount = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", made.path("cg").display());
+        made.file("proc/self/mountinfo", &mount);
+        made.file("proc/sys/kernel/random/boot_id", "b\n");
+        made.file("proc/zoneinfo", "");
+        made.file("cg/cgroup.controllers", "cpuset memory\n");
+        made.file("sys/devices/system/cpu/online", "0-3\n");
+        for (node, cpus, distances) in [(0, "0-1", "10 20"), (1, "2-3", "20 10")] {
+            let folder = format!("sys/devices/system/node/node{node}");
+            made.file(&format!("{folder}/cpulist"), cpus);
+            made.file(&format!("{folder}/distance"), distances);
+            let kib = |name, kib| format!("Node {node} {name}: {kib} kB\n");
+            let memory = [kib("MemTotal", 4 << 20), kib("MemFree", 3 << 20)].concat();
+            made.file(&format!("{folder}/meminfo"), &memory);
+        }
+        for group in groups {
+            made.file(&format!("cg{group}/cgroup.events"), "populated 1\nfrozen 0\n");
+            made.file(&format!("cg{group}/cpu.stat"), "usage_usec 0\nuser_usec 0\n");
+            made.file(
+                &format!("cg{group}/memory.numa_stat"),
+                "anon N0=4096 N1=0\nfile N0=0 N1=0\n",
+            );
+            made.file(&format!("cg{group}/cpuset.cpus"), "\n");
+            made.refuse_bindings(group, false);
+        }
+        fs::create_dir(made.path("run")).unwrap();
+        made
+    }
+
+    /// A path below the folder.
+    pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// Writes a file.
+    fn file(&self, path: &str, text: &str) {
+        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
+        fs::write(self.path(path), text).unwrap();
+    }
+
+    /// Makes the CPUs in force in a group follow its setting, or ignore it.
+    pub(super) fn refuse_bindings(&self, group: &str, refuses: bool) {
+        let in_force = self.path(format!("cg{group}/cpuset.cpus.effective"));
+        let _ = fs::remove_file(&in_force);
+        match refuses {
+            true => fs::write(in_force, "0-3\n").unwrap(),
+            false => symlink("cpuset.cpus", in_force).unwrap(),
+        }
+    }
+
+    pub(super) fn host(&self) -> Host {
+        let paths = Paths { root: self.folder.path().into(), state: self.path("run/nearside") };
+        Host::open(paths).unwrap()
+    }
+}
