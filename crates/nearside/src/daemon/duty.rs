@@ -1,4 +1,4 @@
-//! What the daemon does in an interval after the decisions were applied.
+//! Duties: the daemon does them in an interval, once the decisions were applied.
 
 use super::{config::Config, site::Site};
 use nearside_policy::{ControlObservation, History, PageMove};

@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 32 << 20;
 /// States of controllers as they are saved, by name.
 pub(super) type States = BTreeMap<String, Box<RawValue>>;
 
-/// What the loop and its controllers continue from.
+/// The loop and its controllers continue from this.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PersistedState {
