@@ -194,6 +194,7 @@ impl<'m> Region<'m> {
         if *free == Chunk::FULL {
             return self.give_chunks(chunk / 64, 1 << (chunk % 64));
         }
+        self.not_whole(chunk, free)?;
         let mut twice = Chunk::EMPTY;
         let mut is_full = false;
         for (at, mask) in free.0.iter().enumerate().filter(|(_, mask)| **mask != 0) {
@@ -201,28 +202,27 @@ impl<'m> Region<'m> {
             is_full |= before | mask == !0;
             twice.0[at] = before & mask;
         }
-        self.given(chunk, free, is_full)?;
+        self.given(chunk, is_full);
         if twice.is_empty() { Ok(()) } else { Err(self.twice(chunk, &twice)) }
     }
 
-    /// Makes frames findable whose bits were set.
+    /// Checks that a chunk is not free as a whole, before the bits of its frames are set. Once they
+    /// are set it may become whole at any time, since another caller may hand the last frames back.
     ///
     /// # Errors
-    /// If the chunk is free as a whole. The bits are cleared again.
-    fn given(&self, chunk: usize, free: &Chunk, is_full: bool) -> Result<(), Twice> {
-        if self.whole.has(chunk) {
-            for (word, mask) in self.words_of(chunk).iter().zip(free.0) {
-                word.fetch_and(!mask, SeqCst);
-            }
-            return Err(self.twice(chunk, free));
-        }
+    /// With the frames, which are all free already.
+    fn not_whole(&self, chunk: usize, free: &Chunk) -> Result<(), Twice> {
+        if self.whole.has(chunk) { Err(self.twice(chunk, free)) } else { Ok(()) }
+    }
+
+    /// Makes frames findable whose bits were set.
+    fn given(&self, chunk: usize, is_full: bool) {
         if !self.partial.has(chunk) {
             self.partial.set(chunk / 64, 1 << (chunk % 64));
         }
         if is_full {
             self.merge(chunk);
         }
-        Ok(())
     }
 
     /// Hands an extent back.
@@ -241,17 +241,18 @@ impl<'m> Region<'m> {
         if extent.order().exponent() > 6 {
             return self.give(chunk, &free);
         }
+        self.not_whole(chunk, &free)?;
         let mask = bits(first % 64, extent.order().exponent());
         let before = self.words_of(chunk)[first as usize / 64].fetch_or(mask, SeqCst);
-        let given = self.given(chunk, &free, before | mask == !0);
-        given.and(match before & mask {
+        self.given(chunk, before | mask == !0);
+        match before & mask {
             0 => Ok(()),
             twice => {
                 let word = extent.first().0 / 64 * 64;
                 let frame = Frame(word + u64::from(twice.trailing_zeros()));
                 Err(Twice { frame, frames: u64::from(twice.count_ones()) })
             }
-        })
+        }
     }
 
     /// Makes a chunk whole if all of its frames are free.
@@ -382,3 +383,6 @@ impl<'m> Region<'m> {
         whole * CHUNK_FRAMES + partial
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 use crate::{
     error::{Error, IoContext},
     fault::before_write,
+    lock_file::LockFile,
 };
 use nearside_topology::bounded_file;
 use rustix::{
@@ -234,9 +235,9 @@ impl Folder {
     }
 
     /// Opens a file to hold a lock on, and creates it if it is missing.
-    pub fn lock_file(&self, name: &str) -> Result<OwnedFd, Error> {
+    pub fn lock_file(&self, name: &str) -> Result<LockFile, Error> {
         let opened = self.open_file(name, OFlags::WRONLY | OFlags::CREATE, PRIVATE_MODE);
-        opened.map(OwnedFd::from).at(&self.path.join(name))
+        opened.map(|file| LockFile::new(file.into())).at(&self.path.join(name))
     }
 
     fn open_file(&self, name: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {

@@ -27,6 +27,7 @@ mod host;
 pub mod huge;
 mod incoming;
 pub mod launch;
+mod lock_file;
 #[cfg(test)]
 #[path = "../tests/common/made.rs"]
 mod made;
@@ -54,4 +55,5 @@ pub use host::{
     Adopted, Batches, Host, NewDomain, OwnMove, Paths, Refusal, Session, Waiting, wants_fallback,
 };
 pub use incoming::reserve_incoming;
+pub use lock_file::LockFile;
 pub use unmovable::Unmovable;

@@ -28,11 +28,11 @@ use crate::{
     truncations::Truncations,
 };
 use file::{Absent, Guest, MemoryWatch, Replicated, Withdrawn};
-use nearside_linux::{Paths, folder::Folder, watch::raise_open_files};
+use nearside_linux::{LockFile, Paths, folder::Folder, watch::raise_open_files};
 use nearside_policy::replication::budget_bytes;
 use nearside_topology::Topology;
 use rustix::{
-    fs::{FlockOperation, Mode, flock, inotify},
+    fs::{Mode, inotify},
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
 };
@@ -87,7 +87,7 @@ pub struct Replicator {
     late: Vec<Withdrawn>,
     watch: MemoryWatch,
     /// Held while it lives: a second helper would take the first one's copies for leftovers.
-    _lock: OwnedFd,
+    _lock: LockFile,
     /// None if the kernel lacks what they need.
     managers: Option<PackageManagers>,
     /// The number of the next copy, for its name.
@@ -163,12 +163,12 @@ impl Replicator {
 }
 
 /// The lock of the only helper.
-fn lock(folder: &Folder) -> Result<OwnedFd, Error> {
+fn lock(folder: &Folder) -> Result<LockFile, Error> {
     let doing = || format!("locking {}", folder.path().join("lock").display());
     let lock = folder.lock_file("lock")?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(Errno::WOULDBLOCK) => Err(Error::Refused(
+    match lock.try_lock() {
+        Ok(true) => Ok(lock),
+        Ok(false) => Err(Error::Refused(
             "another replicator runs: stop it (systemctl stop nearside-replicator)".into(),
         )),
         Err(error) => Err(error).doing(doing),

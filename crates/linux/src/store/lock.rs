@@ -22,6 +22,7 @@ use crate::{
     error::{Error, IoContext},
     escape,
     folder::Folder,
+    lock_file::LockFile,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
@@ -90,7 +91,7 @@ pub struct Holder {
 #[derive(Debug)]
 pub(super) struct Held {
     // Dropped in this order, so that the next process finds the lock free when the ticket ends.
-    _lock: OwnedFd,
+    _lock: LockFile,
     _ticket: Ticket,
 }
 
@@ -194,7 +195,7 @@ struct Waiting<'a, 'w> {
     began: Instant,
     was_notified: bool,
     wait: &'a mut Wait<'w>,
-    lock: &'a OwnedFd,
+    lock: &'a LockFile,
     path: PathBuf,
     /// The process ahead in line.
     ahead: Option<u32>,
@@ -205,7 +206,7 @@ impl Waiting<'_, '_> {
     /// again while a higher one is in line.
     fn draw(&mut self, queue: Folder) -> Result<Ticket, Error> {
         let gate = queue.lock_file(GATE)?;
-        self.flock(&gate, &queue.path().join(GATE), None)?;
+        self.lock(&gate, &queue.path().join(GATE), None)?;
         let last = names(&queue)?.map(|name| name.number).max().unwrap_or(0);
         let number = last.checked_add(1).ok_or_else(|| {
             Error::Refused(format!("{} has no number left: empty it", queue.path().display()))
@@ -213,7 +214,8 @@ impl Waiting<'_, '_> {
         let name = Name { number, pid: std::process::id() };
         let fifo = queue.make_fifo(&name.to_string())?;
         let ticket = Ticket { queue, name, fifo };
-        flock(&ticket.fifo).at(&ticket.path(&name))?;
+        let locked = FlockOperation::NonBlockingLockExclusive;
+        rustix::fs::flock(&ticket.fifo, locked).at(&ticket.path(&name))?;
         Ok(ticket)
     }
 
@@ -231,13 +233,13 @@ impl Waiting<'_, '_> {
         }
         self.ahead = None;
         let (lock, path) = (self.lock, self.path.clone());
-        self.flock(lock, &path, Some(ticket))
+        self.lock(lock, &path, Some(ticket))
     }
 
     /// Takes a flock. A process without a ticket may hold it for long, a process with one only for
     /// an instant.
-    fn flock(&mut self, file: &OwnedFd, path: &Path, ticket: Option<&Ticket>) -> Result<(), Error> {
-        while !flock(file).at(path)? {
+    fn lock(&mut self, file: &LockFile, path: &Path, ticket: Option<&Ticket>) -> Result<(), Error> {
+        while !file.try_lock().at(path)? {
             thread::sleep(self.pause(ticket)?.min(RETRY_EVERY));
         }
         Ok(())
@@ -334,17 +336,8 @@ fn state(fifo: &OwnedFd) -> Result<State, Errno> {
     }
 }
 
-/// Tries to take a flock. False if another process has it, or if a signal interrupted the call.
-fn flock(file: &OwnedFd) -> Result<bool, Errno> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
-        Err(Errno::INTR | Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 /// The process that has the flock on `lock`; none if the kernel does not name it, or if it is free.
-fn holder(lock: &OwnedFd, proc: &Path) -> Option<Holder> {
+fn holder(lock: &LockFile, proc: &Path) -> Option<Holder> {
     const TIMES: usize = 8;
     let file = rustix::fs::fstat(lock).ok()?;
     let named = |_| holder_in(&all_locks(proc).ok()?, file.st_dev, file.st_ino);

@@ -15,19 +15,14 @@ use crate::{
     failure::{Failure, Outcome},
     output,
 };
-use nearside_linux::{Paths, folder::Folder};
+use nearside_linux::{LockFile, Paths, folder::Folder};
 use nearside_scheduler::Options;
-use rustix::{
-    fs::FlockOperation,
-    io::Errno,
-    process::{geteuid, getpid},
-};
+use rustix::process::{geteuid, getpid};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 use std::{
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -130,17 +125,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
 /// Takes the lock of the one daemon; another daemon cannot start as long as the returned file is
 /// open.
-fn only_one(state: &Folder) -> Result<OwnedFd, Failure> {
+fn only_one(state: &Folder) -> Result<LockFile, Failure> {
     let lock = state.lock_file(LOCK).map_err(Failure::could_not)?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {
+    match lock.try_lock() {
+        Ok(true) => {
             // For people only: the lock decides.
             let holder = format!("{}\n", getpid().as_raw_nonzero());
             let _ = rustix::fs::ftruncate(&lock, 0)
                 .and_then(|()| rustix::io::pwrite(&lock, holder.as_bytes(), 0));
             Ok(lock)
         }
-        Err(Errno::WOULDBLOCK) => {
+        Ok(false) => {
             let held_by = state.read_within(LOCK, MAX_LOCK_BYTES).ok().flatten();
             let held_by = held_by.unwrap_or_else(|| "unknown".into());
             let path = state.path().join(LOCK);

@@ -104,7 +104,7 @@ fn is_child() -> bool {
         let alone = own.lock_file("alone").unwrap();
         loop {
             let held = take_after(&own, || {});
-            let is_alone = flock(&alone).unwrap();
+            let is_alone = alone.try_lock().unwrap();
             rustix::fs::flock(&alone, FlockOperation::Unlock).unwrap();
             drop(held);
             // Printed only now, because the lock must not wait for the reader of this output.
@@ -322,7 +322,7 @@ fn the_lock_waits_for_a_holder_without_a_ticket() {
     let folder = tempfile::tempdir().unwrap();
     let own = own(folder.path());
     let foreign = own.lock_file(LOCK).unwrap();
-    assert!(flock(&foreign).unwrap());
+    assert!(foreign.try_lock().unwrap());
     let error = take_now(&own).unwrap_err().to_string();
     assert!(error.contains(&format!("process {} (", std::process::id())), "{error}");
     drop(foreign);
