@@ -33,7 +33,6 @@ use nearside_policy::replication::budget_bytes;
 use nearside_topology::Topology;
 use rustix::{
     fs::{Mode, inotify},
-    io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
 };
 use std::{
