@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test properties loom miri lock-figures collapse-figures replicas-race replicas-stress compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
+.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test properties simulation loom miri lock-figures collapse-figures replicas-race replicas-stress compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -98,6 +98,9 @@ libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and li
 
 properties: ## the tests that need no lab with 5,000 new cases for each property (PROPTEST_CASES=N), on request
 	PROPTEST_CASES=$(or $(PROPTEST_CASES),5000) cargo test --workspace
+
+simulation: ## a million events of the daemon on a simulated host, from new seeds (RUNS=N runs of 20 events), on request (once built, ten minutes)
+	NEARSIDE_RUNS=$(or $(RUNS),50000) cargo test --package nearside --lib -- --nocapture simulation::no_promise
 
 loom: ## the locks in many orders of their atomic operations, on request (once built, seconds)
 	RUSTFLAGS='--cfg loom' cargo test --package nearside-locks --lib --release --target-dir target/loom

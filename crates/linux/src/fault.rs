@@ -17,12 +17,12 @@ thread_local! {
 }
 
 /// Lets those of this thread's writes fail that `fails` chooses by their number, from 0.
-pub(crate) fn inject(errno: Errno, fails: impl Fn(usize) -> bool + 'static) {
+pub fn inject(errno: Errno, fails: impl Fn(usize) -> bool + 'static) {
     FAULTS.set(Some(Faults { errno, fails: Box::new(fails), writes: 0, failed: 0 }));
 }
 
 /// Ends the faults. Returns the number of writes that have failed.
-pub(crate) fn end() -> usize {
+pub fn end() -> usize {
     FAULTS.take().map_or(0, |faults| faults.failed)
 }
 

@@ -16,9 +16,9 @@ mod disks;
 mod error;
 pub mod escape;
 pub mod facts;
-#[cfg(test)]
+#[cfg(any(test, feature = "simulation"))]
 mod fault;
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "simulation")))]
 #[path = "no_fault.rs"]
 mod fault;
 pub mod folder;
@@ -38,6 +38,8 @@ mod mountinfo;
 mod newcomer;
 pub mod oom;
 mod read;
+#[cfg(any(test, feature = "simulation"))]
+pub mod simulation;
 pub mod store;
 pub mod sys;
 pub mod systemd;

@@ -41,6 +41,10 @@ pub(crate) fn print_verbatim(text: &str) -> Outcome {
 
 /// Writes a line to standard error in one call, so that lines of parallel commands do not mix.
 pub(crate) fn tell(line: &str) {
+    if cfg!(test) {
+        // This goes to the harness, which shows it if the test fails.
+        return eprintln!("{line}");
+    }
     // Without standard error there is no place to report a failure to write to it.
     let _ = anstream::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }

@@ -3,8 +3,8 @@
 //!
 //! A new test goes to the module of its concept: starts beside a daemon that gives domains other
 //! homes, to `homes`; kills between the steps of a transaction, to `killing`; kills for lack of
-//! memory, to `memory`; commands that move memory beside it, to `movers`; hostile domains, to
-//! `tenants`; the place of program text, to `text`.
+//! memory, to `memory`; commands that move memory beside it, to `movers`; promises of several kinds
+//! at once, to `promises`; hostile domains, to `tenants`; the place of program text, to `text`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "daemon/homes.rs"]
@@ -15,6 +15,8 @@ mod killing;
 mod memory;
 #[path = "daemon/movers.rs"]
 mod movers;
+#[path = "daemon/promises.rs"]
+mod promises;
 #[path = "daemon/requests.rs"]
 mod requests;
 #[path = "daemon/scheduler.rs"]

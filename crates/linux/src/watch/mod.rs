@@ -473,9 +473,13 @@ impl Watcher {
         self.has_new_records = true;
         // Found domains without a record are searched for in each interval anyway.
         let (records, found) = (&self.records, &self.found);
-        self.domains.retain(|name, watched| match records.get(name) {
-            Some(record) => watched.inode() == record.inode,
-            None => found.contains_key(name),
+        self.domains.retain(|name, watched| match (records.get(name), found.get(name)) {
+            (None, found) => found.is_some(),
+            // The record may be of a group that has ended, whose path another group has.
+            (Some(record), found) => {
+                let inodes = [Some(record.inode), found.map(|found| found.inode)];
+                inodes.contains(&Some(watched.inode()))
+            }
         });
         Ok(())
     }

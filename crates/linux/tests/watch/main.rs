@@ -351,6 +351,28 @@ fn records_are_read_again_when_they_change() {
     assert_eq!(home(5), (None, 0, Vec::new()));
 }
 
+/// A group whose path another one had keeps its samples, although the former record is still there
+/// and other records change.
+#[test]
+fn a_record_of_an_ended_group_hides_no_group_of_that_path() {
+    let made = made();
+    made.put_vm(0);
+    let mut watcher = made.watcher(&["m/*"]);
+    let mut look = |interval| watcher.observe(&History::default(), turn(interval)).unwrap();
+    look(1);
+    fs::create_dir(made.path("gone")).unwrap();
+    fs::rename(made.path("cg/m/vm"), made.path("gone/vm")).unwrap();
+    made.group("m/vm", 0, [4096, 0]);
+    for interval in 2..5 {
+        made.group("m/other", 0, [4096, 0]);
+        made.put(made.record("/m/other"));
+        let seen = look(interval);
+        assert_eq!(seen.machine.part(&"/m/vm".into()).unwrap().home, None, "{interval}");
+        assert_eq!(seen.loads.contains_key(&"/m/vm".into()), interval > 2, "{interval}");
+        made.put(Record { started_unix_s: interval, ..made.record("/m/other") });
+    }
+}
+
 /// The waiting time in each sample of a domain that uses more CPU time from the seventeenth sample
 /// on and none in the last. It waits another time in each interval, so the figure changes when its
 /// threads are read.

@@ -4,10 +4,11 @@
 use super::{
     api::Api,
     attachment::Needs,
+    clock::Clock,
     config::Config,
     controllers::Controllers,
     duties::Duties,
-    duty::{Interval, now_ns},
+    duty::Interval,
     failures::Failures,
     inbox::Inbox,
     notify,
@@ -64,7 +65,7 @@ pub(crate) struct ControlLoop {
     state: Folder,
     /// The number of the last interval.
     last_interval: u64,
-    began: Instant,
+    clock: Clock,
     /// systemd's watchdog time, if it has one.
     watchdog: Option<Duration>,
     failures: Failures,
@@ -94,7 +95,7 @@ impl ControlLoop {
             publisher: Publisher::new(api),
             state,
             last_interval: persisted.interval,
-            began: Instant::now(),
+            clock: Clock::default(),
             watchdog: notify::watchdog(),
             failures: Failures::default(),
         }
@@ -102,11 +103,7 @@ impl ControlLoop {
 
     /// Cycles until it is stopped. `reload` reads the configuration again.
     pub(crate) fn run(&mut self, inbox: &Inbox, mut reload: impl FnMut(&mut Self)) {
-        // An earlier daemon may have been killed within a transaction. Taking the lock rolls that
-        // back, before anything is decided.
-        if let Err(error) = self.site.host.begin() {
-            self.site.reported.report([error.to_string()]);
-        }
+        self.begin();
         let mut is_first = true;
         while !inbox.is_to_end() {
             let due = Instant::now() + self.config.interval;
@@ -132,6 +129,14 @@ impl ControlLoop {
             }
         }
         self.end();
+    }
+
+    /// An earlier daemon may have been killed within a transaction. Taking the lock rolls that
+    /// back, before anything is decided.
+    fn begin(&mut self) {
+        if let Err(error) = self.site.host.begin() {
+            self.site.reported.report([error.to_string()]);
+        }
     }
 
     /// Replaces the configuration.
@@ -190,7 +195,7 @@ impl ControlLoop {
         site.reported.report(said);
         let soft_affinity = scheduling.is_attached();
         let counted = soft_affinity.then(|| scheduling.scheduler.cpu_ns());
-        let now_ns = now_ns(self.began);
+        let now_ns = self.clock.now_ns();
         let scheduler = counted.as_ref();
         let turn = Turn { interval, now_ns, soft_affinity, scheduler, moved };
         let seen = site.watcher.observe(self.controllers.homes.state(), turn);
@@ -237,7 +242,7 @@ impl ControlLoop {
             history: &history,
             moves: &moves,
             config,
-            began: self.began,
+            clock: &self.clock,
             is_over,
         };
         for duty in self.duties.list() {
@@ -295,5 +300,7 @@ fn waiting(at_most: Duration) -> Waiting {
     Waiting { at_most: Some(at_most), notify: |_| {}, meanwhile: notify::busy }
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,7 @@
 //! Duties: the daemon does them in an interval, once the decisions were applied.
 
-use super::{config::Config, site::Site};
+use super::{clock::Clock, config::Config, site::Site};
 use nearside_policy::{ControlObservation, History, PageMove};
-use std::time::Instant;
 
 /// Something that the daemon does in each interval whose observation succeeded, after the
 /// decisions of its controllers were applied.
@@ -20,13 +19,7 @@ pub(super) struct Interval<'a> {
     /// The pages that are to move until the next interval.
     pub(super) moves: &'a [PageMove],
     pub(super) config: &'a Config,
-    /// The begin of the loop.
-    pub(super) began: Instant,
+    pub(super) clock: &'a Clock,
     /// Whether the next interval is due, or the daemon is to end.
     pub(super) is_over: &'a dyn Fn() -> bool,
-}
-
-/// The monotonic time since the loop began.
-pub(super) fn now_ns(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -2,7 +2,7 @@
 
 use nearside_linux::{Host, Paths};
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
@@ -15,7 +15,7 @@ pub(super) struct Made {
 impl Made {
     /// With groups of one process each, at these paths.
     pub(super) fn with(groups: &[&str]) -> Self {
-        let made = Self { folder: tempfile::tempdir().unwrap() };
+        let made = Self { folder: in_memory().or_else(|_| tempfile::tempdir()).unwrap() };
         let mount = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", made.path("cg").display());
         made.file("proc/self/mountinfo", &mount);
         made.file("proc/sys/kernel/random/boot_id", "b\n");
@@ -30,18 +30,21 @@ impl Made {
             let memory = [kib("MemTotal", 4 << 20), kib("MemFree", 3 << 20)].concat();
             made.file(&format!("{folder}/meminfo"), &memory);
         }
-        for group in groups {
-            made.file(&format!("cg{group}/cgroup.events"), "populated 1\nfrozen 0\n");
-            made.file(&format!("cg{group}/cpu.stat"), "usage_usec 0\nuser_usec 0\n");
-            made.file(
-                &format!("cg{group}/memory.numa_stat"),
-                "anon N0=4096 N1=0\nfile N0=0 N1=0\n",
-            );
-            made.file(&format!("cg{group}/cpuset.cpus"), "\n");
-            made.refuse_bindings(group, false);
-        }
+        groups.iter().for_each(|group| made.group(group));
         fs::create_dir(made.path("run")).unwrap();
         made
+    }
+
+    /// Makes a group of one process.
+    pub(super) fn group(&self, path: &str) {
+        self.file(&format!("cg{path}/cgroup.events"), "populated 1\nfrozen 0\n");
+        self.file(&format!("cg{path}/cpu.stat"), "usage_usec 0\nuser_usec 0\n");
+        self.file(&format!("cg{path}/memory.numa_stat"), "anon N0=4096 N1=0\nfile N0=0 N1=0\n");
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            self.file(&format!("cg{path}/{file}"), "\n");
+        }
+        self.refuse_bindings(path, false);
+        symlink("cpuset.mems", self.path(format!("cg{path}/cpuset.mems.effective"))).unwrap();
     }
 
     /// A path below the folder.
@@ -50,7 +53,7 @@ impl Made {
     }
 
     /// Writes a file.
-    fn file(&self, path: &str, text: &str) {
+    pub(super) fn file(&self, path: &str, text: &str) {
         fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
         fs::write(self.path(path), text).unwrap();
     }
@@ -69,4 +72,9 @@ impl Made {
         let paths = Paths { root: self.folder.path().into(), state: self.path("run/nearside") };
         Host::open(paths).unwrap()
     }
+}
+
+/// A folder in memory, where files cost least.
+fn in_memory() -> io::Result<tempfile::TempDir> {
+    tempfile::tempdir_in("/dev/shm")
 }

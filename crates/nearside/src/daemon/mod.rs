@@ -44,6 +44,7 @@ pub mod api;
 pub mod attachment;
 pub mod audit;
 mod cells;
+mod clock;
 pub mod config;
 pub(crate) mod control_loop;
 mod controllers;

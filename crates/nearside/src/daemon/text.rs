@@ -4,7 +4,7 @@
 use super::{
     config::Config,
     copies::{Copies, CopiesReport, TextLook},
-    duty::{Duty, Interval, now_ns},
+    duty::{Duty, Interval},
     notify,
     site::Site,
 };
@@ -21,10 +21,7 @@ use nearside_policy::{
     text::{self, Candidate, FileState, TextHistory, TextPlan, Turn},
 };
 use nearside_topology::NodeId;
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 /// Intervals between two looks. A look reads the mappings of all processes in domains.
 const LOOK_INTERVALS: u64 = 8;
@@ -91,7 +88,7 @@ pub(super) struct Text {
     history: TextHistory,
     look: u64,
     due_at: u64,
-    rests_until: Option<Instant>,
+    rests_until: Option<Duration>,
     report: TextReport,
     copies: Option<Copies>,
     /// Whether there are no copies of an earlier daemon, or of an earlier configuration.
@@ -151,28 +148,29 @@ impl Duty for Text {
         if !allowed.moves && !allowed.copies {
             return self.stop();
         }
-        let is_resting = self.rests_until.is_some_and(|until| Instant::now() < until);
+        let began = interval.clock.now();
+        let is_resting = self.rests_until.is_some_and(|until| began < until);
         if seen.machine.topology.memory_nodes().len() < 2
             || seen.interval < self.due_at
             || is_resting
         {
             return;
         }
-        let began = Instant::now();
         self.look += 1;
         self.due_at = seen.interval + LOOK_INTERVALS;
         let proc = host.proc();
         // The interval has changed records since it observed them.
         let domains = domains(host.records().0, watcher);
         let look =
-            self.watch.look(host.tree(), &proc, &domains, now_ns(interval.began), &notify::busy);
+            self.watch.look(host.tree(), &proc, &domains, interval.clock.now_ns(), &notify::busy);
         let memory = memory(seen);
         let budget_bytes = (allowed.rate_bytes_per_s / BUDGET_DIVISOR).max(BUDGET_UNIT_BYTES);
         let budget_bytes = budget_bytes / BUDGET_UNIT_BYTES * BUDGET_UNIT_BYTES;
         let turn = Turn { look: self.look, memory: &memory, budget_bytes };
         let (plan, history) = text::plan(&look.files, &turn, &self.history);
         self.history = history;
-        self.rests_until = Some(began + (began.elapsed() * REST_FACTOR).min(MAX_REST));
+        let took = interval.clock.now().saturating_sub(began);
+        self.rests_until = Some(began + took.saturating_mul(REST_FACTOR).min(MAX_REST));
         for order in plan.orders.iter().filter(|_| allowed.moves) {
             let placed = look.carry_out(&proc, order, &notify::busy);
             self.history.settle(self.look, order.file, placed);

@@ -269,7 +269,7 @@ fn start_twenty(round: u32, levelling: &mut Levelling) {
 }
 
 /// Ends the thread that changes homes, even where an assertion fails.
-struct EndOnDrop<'a>(&'a AtomicBool);
+pub(crate) struct EndOnDrop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {

@@ -186,7 +186,7 @@ fn await_exchange() -> bool {
 }
 
 /// The next of a series of random numbers.
-fn next(random: &mut u64) -> u64 {
+pub(crate) fn next(random: &mut u64) -> u64 {
     *random =
         random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *random >> 33

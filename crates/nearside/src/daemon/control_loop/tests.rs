@@ -21,14 +21,18 @@ const A: &str = "/nearside/a";
 const B: &str = "/nearside/b";
 
 /// A daemon on a host of files, and the end of its channel that keeps it alive.
-struct Daemon {
-    control: ControlLoop,
-    inbox: Inbox,
+pub(super) struct Daemon {
+    pub(super) control: ControlLoop,
+    pub(super) inbox: Inbox,
     _sender: SyncSender<Event>,
 }
 
 impl Daemon {
     fn new(made: &Made) -> Self {
+        Self::start(made).unwrap()
+    }
+
+    pub(super) fn start(made: &Made) -> Result<Self, nearside_linux::Error> {
         let config = Config {
             found: Patterns::parse(["nearside/*"]).unwrap(),
             scheduler: config::Scheduler::Off,
@@ -37,17 +41,17 @@ impl Daemon {
         let (sender, events) = sync_channel(1);
         let host = made.host();
         let watcher = host.watcher(config.found.clone());
-        let state = Folder::make(&made.path("run/nearside")).unwrap();
+        let state = Folder::make(&made.path("run/nearside"))?;
         let log = AuditLog::new(&made.path("audit.log"));
         let api =
             Api::new(Access::default(), log, sender.clone(), Limits::default(), Groups::none());
         let scheduler = SchedulerControl::default();
         let mut control = ControlLoop::new(host, watcher, config, state, scheduler, api);
         control.site.host.set_waiting(waiting(Duration::ZERO));
-        Self { control, inbox: Inbox::new(events), _sender: sender }
+        Ok(Self { control, inbox: Inbox::new(events), _sender: sender })
     }
 
-    fn intervals(&mut self, count: usize) {
+    pub(super) fn intervals(&mut self, count: usize) {
         for _ in 0..count {
             self.control.interval(&self.inbox, Instant::now() + Duration::from_secs(3600));
         }
