@@ -12,6 +12,12 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 pub struct Look(Value);
 
 impl Look {
+    /// Takes a sample while promises come and go, which [`take`](Self::take) would compare with
+    /// records of another instant.
+    pub fn passing() -> Self {
+        Self(json("stat --interval 0"))
+    }
+
     /// Takes a sample and checks it: bytes available for claims on a node are the allocatable ones
     /// less its domains' outstanding claims and the reservations. One that a domain has taken over
     /// no longer counts the memory that the domain holds.

@@ -9,7 +9,9 @@ use crate::{
     made::Made,
     store::{CpuBinding, Lifetime},
 };
-use nearside_policy::{Affinity, Claim, Home, Limits, MemoryPolicy, Origin, PageSize, PartId};
+use nearside_policy::{
+    Affinity, Claim, Home, Limits, MemoryPolicy, Origin, PageSize, PartId, Until,
+};
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 use proptest::prelude::*;
 use std::{fs, os::unix::fs::symlink, path::PathBuf};
@@ -452,6 +454,10 @@ enum Event {
     Exchange { one: usize, other: usize },
     /// A new domain claims memory.
     Start { node: u32, mib: u64 },
+    /// Memory is reserved.
+    Reserve { node: u32, mib: u64 },
+    /// The first reservation ends, and a domain moves to where it was.
+    Replace { one: usize },
     /// The plan of the interval before is applied late.
     Late,
 }
@@ -464,6 +470,8 @@ fn events() -> impl Strategy<Value = Attempt> {
         (0..8_usize, 0..NODES).prop_map(|(one, node)| Event::Move { one, node }),
         (0..8_usize, 0..8_usize).prop_map(|(one, other)| Event::Exchange { one, other }),
         (0..NODES, 1..200_u64).prop_map(|(node, mib)| Event::Start { node, mib }),
+        (0..NODES, 1..200_u64).prop_map(|(node, mib)| Event::Reserve { node, mib }),
+        (0..8_usize).prop_map(|one| Event::Replace { one }),
         Just(Event::Late),
     ];
     let refusal = proptest::option::of((0..8_usize, any::<bool>()));
@@ -471,33 +479,49 @@ fn events() -> impl Strategy<Value = Attempt> {
     (event, refusal, kill)
 }
 
-/// Claims by node, in MiB.
-fn claimed(made: &Made) -> [u64; NODES as usize] {
+/// Claims and reservations by node, in MiB.
+fn promised(made: &Made) -> [u64; NODES as usize] {
     let mut sums = [0; NODES as usize];
-    for (record, ..) in made.state() {
-        let part = record.part();
-        for (node, bytes) in part.claim.iter().flat_map(|claim| &claim.bytes) {
-            sums[node.0 as usize] += bytes / MIB;
-        }
+    let records = made.state();
+    let claims = records.iter().filter_map(|(record, ..)| record.part().claim.as_ref());
+    let reservations = reserved(made);
+    let reserved = reservations.iter().map(|reservation| &reservation.bytes);
+    for (node, bytes) in claims.map(|claim| &claim.bytes).chain(reserved).flatten() {
+        sums[node.0 as usize] += bytes / MIB;
     }
     sums
+}
+
+/// The reservations, by name.
+fn reserved(made: &Made) -> Vec<nearside_policy::Reservation> {
+    let mut reservations = made.host().reservations();
+    reservations.sort_by(|one, other| one.name.cmp(&other.name));
+    reservations
+}
+
+fn reservation(name: String, node: u32, mib: u64) -> nearside_policy::Reservation {
+    let bytes = [(NodeId(node), mib * MIB)].into();
+    nearside_policy::Reservation { name, bytes, ..Default::default() }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Random plans, some of them late, with random refusals and kills. Each transaction is applied
-    /// as a whole or not at all, and claims never exceed a node.
+    /// Random plans over domains and reservations, some of them late, with random refusals and
+    /// kills. Each transaction is applied as a whole or not at all, and promises never exceed a
+    /// node.
     #[test]
     fn transactions_hold_as_a_whole_or_not_at_all(
         events in proptest::collection::vec(events(), 1..20),
     ) {
         let made = Made::new();
+        made.file("proc/uptime", "100.00 1.00\n");
         made.domain("d0", 0, 150);
         made.domain("d1", 1, 250);
         let mut late: Option<Transaction> = None;
         for (number, (event, refusal, death)) in events.into_iter().enumerate() {
             let before = made.state();
+            let reserved = reserved(&made);
             let name = |n: usize| before[n % before.len()].0.name.clone();
             let node_of = |n: usize| {
                 before[n % before.len()].0.part().home.nodes.first().unwrap().0
@@ -520,6 +544,18 @@ proptest! {
                         made.domain(&format!("s{number}"), node, mib);
                     }
                     continue;
+                }
+                Event::Reserve { node, mib } => {
+                    let reservation = reservation(format!("r{number}"), node, mib);
+                    let action = Action::Reserve { reservation, until: Until::Seconds(60) };
+                    vec![Step { action, reason: Reason::NotNeeded }]
+                }
+                Event::Replace { one } => {
+                    let Some(first) = reserved.first() else { continue };
+                    let node = first.bytes.keys().next().unwrap().0;
+                    let action = Action::Release { name: first.name.clone() };
+                    let release = Step { action, reason: Reason::NotNeeded };
+                    [vec![release], going(&name(one), node, mib(one))].concat()
                 }
                 Event::Late => match late.take() {
                     Some(transaction) => transaction.steps,
@@ -548,6 +584,8 @@ proptest! {
             let is_fresh = transaction.check(&seen).is_ok();
             let applied = match death {
                 Some((steps, records)) if is_fresh && refusing.is_none() => {
+                    // A single record needs no journal: to write it is to commit.
+                    let records = if transaction.steps.len() == 1 { 0 } else { records };
                     kill(&made, &transaction, steps.min(transaction.steps.len()), records);
                     drop(made.host().begin().unwrap());
                     Err("killed".to_owned())
@@ -562,7 +600,10 @@ proptest! {
             }
             let after = made.state();
             match applied {
-                Err(why) => prop_assert_eq!(&after, &before, "{}", why),
+                Err(why) => {
+                    prop_assert_eq!(&after, &before, "{}", why);
+                    prop_assert_eq!(super::tests::reserved(&made), reserved, "{}", why);
+                }
                 Ok(()) => {
                     for (record, cpus, mems) in &after {
                         let part = record.part();
@@ -574,7 +615,7 @@ proptest! {
                 }
             }
             prop_assert!(!made.journal().exists());
-            let sums = claimed(&made);
+            let sums = promised(&made);
             prop_assert!(sums.iter().all(|&mib| mib <= FREE_MIB), "{:?}", sums);
         }
     }
