@@ -100,7 +100,7 @@ properties: ## the tests that need no lab with 5,000 new cases for each property
 	PROPTEST_CASES=$(or $(PROPTEST_CASES),5000) cargo test --workspace
 
 simulation: ## a million events of the daemon on a simulated host, from new seeds (RUNS=N runs of 20 events), on request (once built, ten minutes)
-	NEARSIDE_RUNS=$(or $(RUNS),50000) cargo test --package nearside --lib -- --nocapture simulation::no_promise
+	NEARSIDE_RUNS=$(or $(RUNS),50000) cargo test --package nearside --lib -- simulation::no_promise
 
 loom: ## the locks in many orders of their atomic operations, on request (once built, seconds)
 	RUSTFLAGS='--cfg loom' cargo test --package nearside-locks --lib --release --target-dir target/loom

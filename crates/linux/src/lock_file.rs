@@ -7,10 +7,11 @@ use rustix::{
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A file for a lock (`flock`) that one process at a time holds. The lock ends when this is
-/// dropped, when the process executes a program, and when it dies.
+/// dropped. When the process executes a program or dies, it ends with the last child that shares
+/// the open file.
 ///
-/// A child that another thread has just forked shares the open file until it executes its program.
-/// Closing the file alone would leave the lock with that child, so dropping this unlocks it.
+/// A child that another thread has just forked shares it until it executes its program. Closing the
+/// file alone would leave the lock with that child, so dropping this unlocks it.
 #[derive(Debug)]
 pub struct LockFile(OwnedFd);
 

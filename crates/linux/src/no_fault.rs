@@ -1,4 +1,5 @@
-//! Outside tests no fault is injected.
+//! Outside tests no fault is injected. Tests of `nearside` have the feature `simulation`, and so
+//! have the programs that cargo builds for them.
 
 use rustix::io::Errno;
 

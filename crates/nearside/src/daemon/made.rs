@@ -5,6 +5,7 @@ use std::{
     fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
 /// A host below a folder.
@@ -45,6 +46,17 @@ impl Made {
         }
         self.refuse_bindings(path, false);
         symlink("cpuset.mems", self.path(format!("cg{path}/cpuset.mems.effective"))).unwrap();
+    }
+
+    /// Lets a folder's last change lie far back, as if that much time had passed since. A second
+    /// has hardly passed on this machine where the simulated one has.
+    pub(super) fn settle(&self, folder: &str, now: Duration) {
+        let Ok(folder) = fs::File::open(self.path(folder)) else { return };
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000) + now;
+        let changed = folder.metadata().and_then(|it| it.modified()).unwrap();
+        if changed > long_ago + Duration::from_secs(1_000_000) {
+            folder.set_modified(long_ago).unwrap();
+        }
     }
 
     /// A path below the folder.

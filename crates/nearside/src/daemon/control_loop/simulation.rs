@@ -1,12 +1,15 @@
-//! The whole daemon on a simulated host, with other processes beside it. Writes fail, processes die
+//! The daemon's loop on a simulated host, with other processes beside it. Writes fail, processes die
 //! between any two writes, groups come and go, figures are lost. A seed decides all of it, so it
-//! reproduces a run.
+//! reproduces a run. The scheduler, page moves, program text and virtual machines are left out.
 
 mod invariants;
 mod random;
 
 use super::{tests::Daemon, *};
-use crate::daemon::{made::Made, snapshot::Change};
+use crate::daemon::{
+    made::Made,
+    snapshot::{Answer, Change},
+};
 use nearside_linux::{
     simulation::{self, start},
     store::{Part, Record},
@@ -21,7 +24,9 @@ use rustix::io::Errno;
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
+    ops::AddAssign,
     os::unix::fs::MetadataExt,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// Events of a run.
@@ -31,8 +36,8 @@ const QUIET_INTERVALS: usize = 24;
 const MIB: u64 = 1 << 20;
 /// The paths of found groups.
 const FOUND: [&str; 4] = ["/nearside/a", "/nearside/b", "/nearside/c", "/nearside/d"];
-/// A write beyond the last of any change.
-const MANY_WRITES: u64 = 60;
+/// Most events write less than two to the power of this.
+const MANY_WRITES_LOG2: u64 = 8;
 const ERRORS: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO];
 
 /// What goes wrong with the writes of an event.
@@ -67,8 +72,26 @@ struct Run {
     starts: usize,
     /// Groups that have ended.
     gone: usize,
+    /// The time at which the daemon started.
+    daemon_began: Duration,
     /// What has happened so far.
     events: Vec<String>,
+    /// Whether there was a journal after the last event.
+    was_pending: bool,
+    reached: Reached,
+}
+
+/// How often runs reached what they are for.
+#[derive(Debug, Default, Clone, Copy)]
+struct Reached {
+    failed_writes: usize,
+    deaths: usize,
+    roll_backs: usize,
+    homes: usize,
+    operators_homes: usize,
+    starts: usize,
+    reservations: usize,
+    refused_reservations: usize,
 }
 
 impl Run {
@@ -84,9 +107,12 @@ impl Run {
             recorded: BTreeSet::new(),
             starts: 0,
             gone: 0,
+            daemon_began: Duration::ZERO,
             events: Vec::new(),
+            was_pending: false,
+            reached: Reached::default(),
         };
-        run.made.file("proc/uptime", "100.00 1.00\n");
+        run.made.file("proc/uptime", "0.00 0.00\n");
         run
     }
 
@@ -99,15 +125,20 @@ impl Run {
             Fault::Death { at } => simulation::inject(Errno::IO, move |write| write >= at),
         }
         let done = does(self);
-        if matches!(fault, Fault::Death { .. }) {
+        let is_death = matches!(fault, Fault::Death { .. });
+        if is_death {
             self.daemon = None;
         }
-        simulation::end();
+        let failed = simulation::end();
+        self.reached.failed_writes += failed;
+        self.reached.deaths += usize::from(is_death && failed > 0);
         done
     }
 
     fn fault(&mut self) -> Fault {
-        let at = self.random.below(MANY_WRITES) as usize;
+        // Few changes have many writes, so small numbers are as likely as large ones.
+        let most = 1 << self.random.below(MANY_WRITES_LOG2);
+        let at = self.random.below(most) as usize;
         match self.random.below(8) {
             0 => Fault::Once { at, errno: self.random.any(&ERRORS) },
             1 => Fault::Death { at },
@@ -145,6 +176,11 @@ impl Run {
 
     fn pass_a_second(&mut self) {
         self.now += Duration::from_secs(1);
+        let seconds = self.now.as_secs();
+        self.made.file("proc/uptime", &format!("{seconds}.00 {seconds}.00\n"));
+        if self.random.below(2) == 0 {
+            self.made.settle("run/nearside/domains", self.now);
+        }
         for (path, used_us) in &mut self.used_us {
             *used_us += self.random.below(3) * 1_000_000;
             let text = format!("usage_usec {used_us}\nuser_usec {used_us}\n");
@@ -154,11 +190,12 @@ impl Run {
 
     fn look(&mut self) {
         if self.daemon.is_none() {
+            self.daemon_began = self.now;
             self.daemon = Daemon::start(&self.made).ok();
             self.daemon.iter_mut().for_each(|daemon| daemon.control.begin());
         }
         if let Some(daemon) = &mut self.daemon {
-            daemon.control.clock = Clock::Simulated(self.now);
+            daemon.control.clock = Clock::Simulated(self.now - self.daemon_began);
             daemon.intervals(1);
         }
     }
@@ -224,7 +261,8 @@ impl Run {
         self.under(fault, |run| {
             let Some(Daemon { control, .. }) = &mut run.daemon else { return };
             let found_by = control.site.watcher.found_by(change.domain());
-            requests::fulfil(&mut control.site.host, &change, found_by);
+            let answer = requests::fulfil(&mut control.site.host, &change, found_by);
+            run.reached.operators_homes += usize::from(matches!(answer, Answer::Done { .. }));
         });
     }
 
@@ -245,10 +283,14 @@ impl Run {
             near: Vec::new(),
         };
         let mut host = self.made.host();
+        host.set_waiting(waiting(Duration::ZERO));
+        // What another process left half done is rolled back before a start looks.
+        drop(host.begin().unwrap());
         let seen = host.observe().unwrap();
         let Ok(decision) = place(&request, &seen, &CostModel::default()) else { return };
         let (nodes, bytes) = (decision.chosen.nodes.clone(), request.memory_bytes);
         self.starts += 1;
+        self.reached.starts += 1;
         let name = format!("s{}", self.starts);
         self.tell(format!("{name} starts on {nodes} with {} MiB", bytes / MIB));
         let path = format!("/nearside/{name}");
@@ -289,14 +331,15 @@ impl Run {
         }
     }
 
-    /// Another process reserves memory, and may die meanwhile. Its term may end at once.
+    /// Another process reserves memory for some seconds, and may die meanwhile. It may release what
+    /// it had before.
     fn memory_is_reserved(&mut self) {
         let node = NodeId(self.random.below(2) as u32);
         let bytes = [(node, (1 + self.random.below(12)) * 128 * MIB)].into();
         let name = format!("r{}", self.random.below(3));
         let fault = self.fault();
         self.tell(format!("reservation {name} of {bytes:?}, {fault:?}"));
-        let is_over = self.random.below(2) == 0;
+        let (is_over, seconds) = (self.random.below(2) == 0, 1 + self.random.below(20));
         let daemon = self.daemon.take();
         self.under(fault, |run| {
             let mut host = run.made.host();
@@ -306,9 +349,11 @@ impl Run {
                 let _ = session.release(&name);
             }
             let reservation = Reservation { name, bytes, ..Reservation::default() };
-            let seen = session.observe(None).cloned().unwrap_or_default();
-            let until = Until::Seconds(60);
-            let _ = session.apply(&Transaction::reserving(reservation, until, &seen));
+            let Ok(seen) = session.observe(None).cloned() else { return };
+            let until = Until::Seconds(seconds);
+            let applied = session.apply(&Transaction::reserving(reservation, until, &seen));
+            run.reached.reservations += usize::from(applied.is_ok());
+            run.reached.refused_reservations += usize::from(applied.is_err());
         });
         self.daemon = daemon;
     }
@@ -334,7 +379,7 @@ impl Run {
         });
     }
 
-    /// Power is lost: the groups go, and files of the boot before may remain.
+    /// The host boots anew: the groups go, and files of the boot before remain.
     fn host_boots(&mut self) {
         if self.random.below(4) > 0 {
             return;
@@ -350,15 +395,37 @@ impl Run {
     }
 }
 
+impl Drop for Run {
+    /// Whatever has failed, the seed repeats it.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}\nNEARSIDE_SEED={}", self.events.join("\n"), self.seed);
+        }
+    }
+}
+
+impl AddAssign for Reached {
+    fn add_assign(&mut self, other: Self) {
+        self.failed_writes += other.failed_writes;
+        self.deaths += other.deaths;
+        self.roll_backs += other.roll_backs;
+        self.homes += other.homes;
+        self.operators_homes += other.operators_homes;
+        self.starts += other.starts;
+        self.reservations += other.reservations;
+        self.refused_reservations += other.refused_reservations;
+    }
+}
+
 /// One run from a seed. Returns all that has happened, and the state after each event.
-fn run(seed: u64) -> Vec<String> {
+fn run(seed: u64) -> (Vec<String>, Reached) {
     let mut run = Run::new(seed);
     for _ in 0..EVENTS {
         run.event();
         run.check();
     }
     run.come_to_rest();
-    run.events
+    (mem::take(&mut run.events), run.reached)
 }
 
 /// The number that a variable of the environment gives.
@@ -366,13 +433,22 @@ fn number(variable: &str) -> Option<u64> {
     env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-/// Every second of the runs. `NEARSIDE_RUNS=N` has others than usual, so many.
+/// Every second of the runs, which are the same each time. `NEARSIDE_RUNS=N` makes N runs from new
+/// seeds instead.
 fn runs_from(first: u64) {
     let runs = number("NEARSIDE_RUNS");
-    let seed = runs.map_or(0, |_| u64::from(std::process::id()) << 32);
-    (seed..seed + runs.unwrap_or(2_000)).skip(first as usize).step_by(2).for_each(|seed| {
-        run(seed);
-    });
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed = runs.map_or(0, |_| since.as_secs() << 24);
+    let mut reached = Reached::default();
+    for seed in (seed..seed + runs.unwrap_or(2_000)).skip(first as usize).step_by(2) {
+        reached += run(seed).1;
+    }
+    println!("{reached:?}");
+    let Reached { failed_writes, deaths, roll_backs, homes, operators_homes, .. } = reached;
+    let Reached { starts, reservations, refused_reservations, .. } = reached;
+    let of_daemon = [failed_writes, deaths, roll_backs, homes, operators_homes];
+    let of_others = [starts, reservations, refused_reservations];
+    assert!([&of_daemon[..], &of_others].concat().iter().all(|&count| count > 0), "{reached:?}");
 }
 
 #[test]
@@ -390,8 +466,8 @@ fn no_promise_is_broken_and_nothing_is_half_done_in_the_other_runs() {
 fn a_seed_reproduces_its_run() {
     let seeds = number("NEARSIDE_SEED").map_or(0..4, |seed| seed..seed + 1);
     for seed in seeds {
-        let events = run(seed);
+        let (events, _) = run(seed);
         println!("{}", events.join("\n"));
-        assert_eq!(run(seed), events, "{seed}");
+        assert_eq!(run(seed).0, events, "{seed}");
     }
 }

@@ -5,30 +5,33 @@ use crate::daemon::persisted::PersistedState;
 use nearside_linux::{folder::Folder, store::Record};
 use nearside_policy::HomeBlocker;
 use nearside_topology::NodeId;
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 impl Run {
     fn fails(&self, why: &str) -> ! {
-        let events = self.events.join("\n");
-        panic!("{events}\nNEARSIDE_SEED={}: {why}", self.seed)
+        panic!("{why}")
     }
 
-    /// Checks what holds at any time. A domain whose change is not rolled back yet is in the
-    /// journal; the next holder of the lock sees to it.
+    /// Checks what holds at any time. While there is a journal, its domains are left to the next
+    /// holder of the lock.
     pub(super) fn check(&mut self) {
         let host = self.made.host();
         let (records, unreadable) = host.records();
         if !unreadable.is_empty() {
             self.fails(&format!("unreadable: {unreadable:?}"));
         }
-        let folder = Folder::make(&self.made.path("run/nearside")).unwrap();
-        let (_, notice) = PersistedState::read(&folder, host.boot_id());
+        let folder = Folder::open(&self.made.path("run/nearside")).unwrap();
+        let notice = folder.and_then(|folder| PersistedState::read(&folder, host.boot_id()).1);
         if let Some(notice) = notice {
             self.fails(&notice);
         }
-        let is_pending = self.has_journal();
+        let journal = self.journal().unwrap_or_default();
+        let is_pending = |record: &Record| journal.contains(&format!("{:?}", record.cgroup));
         for record in &records {
-            if let Some(why) = self.differs(record).filter(|_| !is_pending) {
+            if let Some(why) = self.differs(record).filter(|_| !is_pending(record)) {
                 self.fails(&why);
             }
         }
@@ -51,12 +54,23 @@ impl Run {
                 self.fails(&why);
             }
         }
-        if !is_pending {
-            let found = records.iter().filter(|record| record.found_by.is_some());
-            self.recorded = found.map(|record| record.name.clone()).collect();
-        }
-        let state = records.iter().map(|it| (&it.name, it.home_nodes(), &it.part().home.origin));
-        let state = format!("  {:?}", state.collect::<Vec<_>>());
+        let found =
+            records.iter().filter(|record| record.found_by.is_some() && !is_pending(record));
+        let recorded: BTreeSet<_> = found.map(|record| record.name.clone()).collect();
+        self.reached.homes += recorded.difference(&self.recorded).count();
+        self.recorded = recorded;
+        self.reached.roll_backs += usize::from(self.was_pending && journal.is_empty());
+        self.was_pending = !journal.is_empty();
+        let of = |it: &Record| {
+            let part = it.part();
+            let home = (it.home_nodes().to_string(), part.home.origin);
+            (it.name.clone(), home, part.cpus.is_some(), part.claim.is_some())
+        };
+        let mut reserved: Vec<_> =
+            reservations.iter().map(|it| (&it.name, it.bytes.values().sum::<u64>())).collect();
+        reserved.sort();
+        let domains: Vec<_> = records.iter().map(of).collect();
+        let state = format!("  {domains:?} {reserved:?} {}", !journal.is_empty());
         self.events.push(state);
     }
 
@@ -81,19 +95,19 @@ impl Run {
         if !cpus.is_empty() && cpus != of_home {
             return Some(format!("{name} is at home on {home} and bound to {cpus}"));
         }
-        let claim = part.claim.as_ref()?;
-        if Some(&claim.total_bytes()) != self.claims.get(name) {
-            return Some(format!("{name} claims {} bytes", claim.total_bytes()));
+        let claims = part.claim.as_ref().map(|claim| claim.total_bytes());
+        if claims != self.claims.get(name).copied() {
+            return Some(format!("{name} claims {claims:?} bytes"));
         }
         let confined = part.memory_nodes.as_ref().map(ToString::to_string).unwrap_or_default();
-        let (claimed, mems) = (claim.nodes().to_string(), setting("cpuset.mems"));
-        if claimed != home || mems != confined {
-            return Some(format!(
-                "{name} is at home on {home}, claims memory of {claimed}, is confined to {mems:?} \
-                 and should be to {confined:?}"
-            ));
+        let mems = setting("cpuset.mems");
+        if mems != confined {
+            return Some(format!("{name} is confined to {mems:?}, not to {confined:?}"));
         }
-        None
+        let claimed = part.claim.as_ref().map(|claim| claim.nodes().to_string());
+        claimed
+            .filter(|claimed| *claimed != home)
+            .map(|claimed| format!("{name} is at home on {home} and claims memory of {claimed}"))
     }
 
     /// Nothing fails any more. No change stays pending, and every domain gets a home, or the daemon
@@ -121,7 +135,7 @@ impl Run {
 
     /// What is not at rest yet.
     fn lacks(&self) -> Option<String> {
-        if self.has_journal() {
+        if self.journal().is_some() {
             return Some("a change is pending".into());
         }
         let Some(daemon) = &self.daemon else { return Some("the daemon does not start".into()) };
@@ -135,7 +149,7 @@ impl Run {
         })
     }
 
-    fn has_journal(&self) -> bool {
-        self.made.path("run/nearside/journal.json").exists()
+    fn journal(&self) -> Option<String> {
+        fs::read_to_string(self.made.path("run/nearside/journal.json")).ok()
     }
 }
