@@ -189,8 +189,8 @@ impl<'m> Region<'m> {
     /// Hands free frames of a chunk back.
     ///
     /// # Errors
-    /// With those of them that were free already. The others are free then. A double free that comes
-    /// while another caller makes the chunk whole may go unnoticed.
+    /// With those of them that were free already. The others are free then. A double free that
+    /// comes while another caller makes the chunk whole may go unnoticed.
     pub(crate) fn give(&self, chunk: usize, free: &Chunk) -> Result<(), Twice> {
         if *free == Chunk::FULL {
             return self.give_chunks(chunk / 64, 1 << (chunk % 64));

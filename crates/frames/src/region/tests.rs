@@ -17,9 +17,9 @@ impl Start {
     }
 }
 
-/// Two threads hand the last two pieces of a chunk back at the same time, after the words of `rest`.
-/// The one that comes last makes the chunk whole. The other one finds it whole then, although its
-/// frames were not free before.
+/// Two threads hand the last two pieces of a chunk back at the same time, after the words of
+/// `rest`. The one that comes last makes the chunk whole. The other one finds it whole then,
+/// although its frames were not free before.
 fn race(rest: Range<usize>, give: impl Fn(&Region<'_>, usize) -> Result<(), Twice> + Sync) {
     const ROUNDS: u32 = 30_000;
     let memory = [Memory::new(Node(0), Zone::Normal, 0, CHUNK_FRAMES)];

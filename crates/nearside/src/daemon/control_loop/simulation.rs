@@ -1,6 +1,6 @@
-//! The daemon's loop on a simulated host, with other processes beside it. Writes fail, processes die
-//! between any two writes, groups come and go, figures are lost. A seed decides all of it, so it
-//! reproduces a run. The scheduler, page moves, program text and virtual machines are left out.
+//! The daemon's loop on a simulated host, with other processes beside it. Writes fail, processes
+//! die between any two writes, groups come and go, figures are lost. A seed decides all of it, so
+//! it reproduces a run. The scheduler, page moves, program text and virtual machines are left out.
 
 mod invariants;
 mod random;
