@@ -1,4 +1,4 @@
-//! What a simulated host does that the kernel or another process does on a real one. For tests.
+//! Refused writes and started domains of a simulated host, for tests.
 
 use crate::{Host, error::Error, store::Record};
 

@@ -56,6 +56,16 @@ exit $status
     }
 }
 
+/// Removes the reservations of answers, which would last for a minute.
+pub fn lapse_reservations() {
+    for record in fs::read_dir("/run/nearside/domains").unwrap().flatten() {
+        if record.file_name().to_string_lossy().starts_with("reservation+numad-") {
+            // The term of some may have ended.
+            let _ = fs::remove_file(record.path());
+        }
+    }
+}
+
 impl Drop for Numad {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);

@@ -4,11 +4,12 @@ use crate::{homes::EndOnDrop, killing::next};
 use nearside_lab::{
     Domain, Levelling, Look, MIB, assert_refused, assert_the_kernel_covers_all_claims,
     daemon::{Daemon, ask_once},
-    end, killed_for_memory, nearside, parallel_starts, reservations, stderr,
+    end, killed_for_memory, nearside,
+    numad::lapse_reservations,
+    parallel_starts, reservations, stderr,
 };
 use serde_json::json;
 use std::{
-    fs,
     process::{Child, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
@@ -113,15 +114,5 @@ fn promise(round: u64, levelling: &mut Levelling) {
     assert!(running.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "round {round}");
     assert_refused(refused);
     end(running);
-    lapse();
-}
-
-/// Removes the reservations, which would last for a minute.
-fn lapse() {
-    for record in fs::read_dir("/run/nearside/domains").unwrap().flatten() {
-        if record.file_name().to_string_lossy().starts_with("reservation+numad-") {
-            // The term of some may have ended.
-            let _ = fs::remove_file(record.path());
-        }
-    }
+    lapse_reservations();
 }

@@ -1,6 +1,9 @@
 //! `nearside numad` on a real kernel: answers that are given at once promise no memory twice.
 
-use nearside_lab::{Domain, Levelling, Look, MIB, available_bytes, nearside, run, stderr, words};
+use nearside_lab::{
+    Domain, Levelling, Look, MIB, available_bytes, nearside, numad::lapse_reservations, run,
+    stderr, words,
+};
 use std::{
     fs,
     process::{Command, Stdio},
@@ -11,11 +14,7 @@ struct Lapse;
 
 impl Drop for Lapse {
     fn drop(&mut self) {
-        for record in fs::read_dir("/run/nearside/domains").unwrap().flatten() {
-            if record.file_name().to_string_lossy().starts_with("reservation+numad-") {
-                fs::remove_file(record.path()).unwrap();
-            }
-        }
+        lapse_reservations();
     }
 }
 

@@ -40,7 +40,7 @@ const FOUND: [&str; 4] = ["/nearside/a", "/nearside/b", "/nearside/c", "/nearsid
 const MANY_WRITES_LOG2: u64 = 8;
 const ERRORS: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO];
 
-/// What goes wrong with the writes of an event.
+/// The fault of the writes of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -74,7 +74,7 @@ struct Run {
     gone: usize,
     /// The time at which the daemon started.
     daemon_began: Duration,
-    /// What has happened so far.
+    /// The events so far, and the state after each.
     events: Vec<String>,
     /// Whether there was a journal after the last event.
     was_pending: bool,
@@ -121,7 +121,7 @@ impl Run {
         match fault {
             Fault::None => {}
             Fault::Once { at, errno } => simulation::inject(errno, move |write| write == at),
-            // What a dead process still tries has no effect.
+            // A dead process writes nothing any more.
             Fault::Death { at } => simulation::inject(Errno::IO, move |write| write >= at),
         }
         let done = does(self);
@@ -206,7 +206,7 @@ impl Run {
     }
 
     fn removes_group(&mut self, path: &str) {
-        // Who has opened the file sees the end, as in a cgroup that was removed.
+        // The daemon may have the file open. It sees the end, as in a cgroup that was removed.
         self.made.file(&format!("cg{path}/cgroup.events"), "populated 0\nfrozen 0\n");
         // Its inode stays in use: no later cgroup has the same.
         let gone = self.made.path(format!("gone/{}", self.gone));
@@ -284,7 +284,7 @@ impl Run {
         };
         let mut host = self.made.host();
         host.set_waiting(waiting(Duration::ZERO));
-        // What another process left half done is rolled back before a start looks.
+        // A start looks only after the half-done change of another process was rolled back.
         drop(host.begin().unwrap());
         let seen = host.observe().unwrap();
         let Ok(decision) = place(&request, &seen, &CostModel::default()) else { return };

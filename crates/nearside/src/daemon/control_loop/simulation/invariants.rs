@@ -1,4 +1,4 @@
-//! What is true after every event of a run.
+//! Promises that hold after every event of a run.
 
 use super::{FOUND, MIB, QUIET_INTERVALS, Run};
 use crate::daemon::persisted::PersistedState;
@@ -133,7 +133,7 @@ impl Run {
         }
     }
 
-    /// What is not at rest yet.
+    /// A pending change, or a domain without a home; none at rest.
     fn lacks(&self) -> Option<String> {
         if self.journal().is_some() {
             return Some("a change is pending".into());
