@@ -93,6 +93,7 @@ pub use tuning::Tuning;
 
 use super::controller::{ControlPlan, Controller};
 use crate::{ControlObservation, History, Transaction};
+use learning::Learned;
 use round::Round;
 
 /// The homes controller.
@@ -108,11 +109,11 @@ impl Controller for Homes {
     const NAME: &'static str = "homes";
 
     fn learn(&self, seen: &ControlObservation, history: &History) -> History {
-        learning::after(&self.tuning, history, seen)
+        Learned::new(&self.tuning, history, seen).into_history(&seen.machine.parts)
     }
 
     fn plan(&self, seen: &ControlObservation, history: &History) -> (ControlPlan, History) {
-        let mut round = Round::new(&self.tuning, seen, self.learn(seen, history));
+        let mut round = Round::new(&self.tuning, seen, Learned::new(&self.tuning, history, seen));
         if seen.machine.topology.nodes.len() > 1 {
             round.first_homes();
             round.follow_bindings();

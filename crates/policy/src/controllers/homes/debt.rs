@@ -213,9 +213,8 @@ fn is_nearer(view: &View, share_ppm: &ByNode, from: NodeIndex, to: NodeIndex) ->
 mod tests {
     use super::*;
     use crate::{
-        History,
         controllers::homes::{
-            fixture::{GIB, after, seen},
+            fixture::{GIB, learned, seen},
             model::HostModel,
             tuning::Tuning,
         },
@@ -246,8 +245,8 @@ mod tests {
     fn pages_are_nearer_where_most_of_the_cpu_time_is_spent() {
         let tuning = Tuning::default();
         let seen = seen(1, 0, [0, 0]);
-        let history = after(&tuning, &History::default(), &seen);
-        let host = HostModel::new(&tuning, &seen, &history);
+        let learned = learned(&tuning, &seen);
+        let host = HostModel::new(&tuning, &seen, &learned);
         let [first, second] = [0, 1].map(NodeIndex::at);
         // Three quarters on node 0: pages on node 0 are at 0.75 x 1 + 0.25 x 2 = 1.25, on node 1 at
         // 1.75.

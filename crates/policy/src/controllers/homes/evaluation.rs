@@ -89,26 +89,29 @@ impl<'a> Evaluator<'a> {
 
     /// The consequences of a home; None where it has no CPU, or no room at all.
     pub(super) fn evaluate(&self, home: &[NodeIndex]) -> Option<Evaluation> {
-        let mut ask = self.ask.clone();
-        let mut costing = Costing::new(self.host.view(), &ask, self.host.cost_model());
+        self.evaluate_with(&mut self.costing(), home)
+    }
+
+    fn costing(&self) -> Costing<'_> {
+        Costing::new(self.host.view(), &self.ask, self.host.cost_model())
+    }
+
+    // As `evaluate`, with the buffers of an earlier evaluation.
+    fn evaluate_with(&self, costing: &mut Costing<'_>, home: &[NodeIndex]) -> Option<Evaluation> {
         let prediction = match costing.predict(home, SlowDown(u64::MAX)) {
             Ok(prediction) => prediction,
             Err(Unfit::TooSmall(room)) if room.pages > 0 => {
-                ask.pages = room.pages;
-                return self.evaluate_ask(&ask, home, false);
+                let ask = Ask { pages: room.pages, ..self.ask.clone() };
+                let mut costing = Costing::new(self.host.view(), &ask, self.host.cost_model());
+                let prediction = costing.predict(home, SlowDown(u64::MAX)).ok()?;
+                return Some(self.evaluation(&costing, prediction, home, false));
             }
             Err(_) => return None,
         };
         let has_memory = home.iter().any(|&i| self.host.view().nodes[i].has_memory);
         let has_room =
             has_memory && prediction.spilled_pages == 0 && self.may_keep_its_memory(home);
-        Some(self.evaluation(&costing, prediction, home, has_room))
-    }
-
-    fn evaluate_ask(&self, ask: &Ask, home: &[NodeIndex], has_room: bool) -> Option<Evaluation> {
-        let mut costing = Costing::new(self.host.view(), ask, self.host.cost_model());
-        let prediction = costing.predict(home, SlowDown(u64::MAX)).ok()?;
-        Some(self.evaluation(&costing, prediction, home, has_room))
+        Some(self.evaluation(costing, prediction, home, has_room))
     }
 
     fn evaluation(
@@ -283,7 +286,9 @@ impl<'a> Evaluator<'a> {
 
     fn candidates_without(&self, barred: &[NodeIndex]) -> Vec<Evaluation> {
         let nodes = self.host.view().nodes.indices().filter(|i| !barred.contains(i));
-        let mut homes: Vec<Evaluation> = nodes.filter_map(|i| self.evaluate(&[i])).collect();
+        let mut costing = self.costing();
+        let mut homes: Vec<Evaluation> =
+            nodes.filter_map(|i| self.evaluate_with(&mut costing, &[i])).collect();
         homes.retain(|home| home.has_room);
         if homes
             .iter()
@@ -291,14 +296,14 @@ impl<'a> Evaluator<'a> {
         {
             return homes;
         }
-        let mut costing = Costing::new(self.host.view(), &self.ask, self.host.cost_model());
         let mut ranking = Ranking::without(barred);
         if self.host.view().nodes.len() <= EXHAUSTIVE_NODES {
             evaluate_all(&mut costing, &mut ranking);
         } else {
             search::search(&mut costing, &mut ranking);
         }
-        let sets = ranking.best().filter(|set| set.len() > 1).filter_map(|set| self.evaluate(set));
+        let sets = ranking.best().filter(|set| set.len() > 1);
+        let sets = sets.filter_map(|set| self.evaluate_with(&mut costing, set));
         homes.extend(sets.filter(|home| home.has_room));
         homes
     }
@@ -347,8 +352,8 @@ pub(super) fn move_cost_ns(tuning: &Tuning, bytes: u64, latency_ppm: u32) -> u64
 mod tests {
     use super::*;
     use crate::{
-        ControlObservation, History, MemoryPolicy, NodeLoad, Reservation,
-        controllers::homes::fixture::{GIB, after, part, seen},
+        ControlObservation, MemoryPolicy, NodeLoad, Reservation,
+        controllers::homes::fixture::{GIB, learned, part, seen},
         index::Index,
     };
     use nearside_topology::{Distances, MemoryTier, Node, NodeId};
@@ -360,8 +365,8 @@ mod tests {
     /// An answer of the evaluator of the part of `seen`.
     fn evaluated<T>(seen: &ControlObservation, ask: impl FnOnce(&Evaluator<'_>) -> T) -> T {
         let tuning = Tuning::default();
-        let history = after(&tuning, &History::default(), seen);
-        let mut host = HostModel::new(&tuning, seen, &history);
+        let learned = learned(&tuning, seen);
+        let mut host = HostModel::new(&tuning, seen, &learned);
         let db = host.part(part(0)).clone();
         host.remove(&db);
         ask(&Evaluator::new(&mut host, &db, &tuning, seen.soft_affinity))
@@ -507,8 +512,8 @@ mod tests {
     #[test]
     fn of_equal_homes_the_one_without_a_move_is_best() {
         let (tuning, seen) = (Tuning::default(), seen(1, 0, [0, 0]));
-        let history = after(&tuning, &History::default(), &seen);
-        let mut host = HostModel::new(&tuning, &seen, &history);
+        let learned = learned(&tuning, &seen);
+        let mut host = HostModel::new(&tuning, &seen, &learned);
         let db = PartModel { horizon_ns: 10_000_000_000, ..host.part(part(0)).clone() };
         host.remove(&db);
         let evaluator = Evaluator::new(&mut host, &db, &tuning, true);

@@ -136,8 +136,8 @@ fn evaluate_exchange(
 mod tests {
     use super::*;
     use crate::{
-        ControlObservation, History,
-        controllers::homes::fixture::{GIB, SECOND, after, part, seen},
+        ControlObservation,
+        controllers::homes::fixture::{GIB, SECOND, learned, part, seen},
         index::{Index, NodeIndex},
     };
     use nearside_topology::{NodeId, NodeSet};
@@ -158,8 +158,8 @@ mod tests {
         seen.loads.insert(web.id.clone(), load);
         seen.machine.parts.push(web);
         let tuning = Tuning::default();
-        let history = after(&tuning, &History::default(), &seen);
-        let host = HostModel::new(&tuning, &seen, &history);
+        let learned = learned(&tuning, &seen);
+        let host = HostModel::new(&tuning, &seen, &learned);
         let (db, web) = (host.part(part(0)).clone(), host.part(part(1)).clone());
         (host, db, web)
     }

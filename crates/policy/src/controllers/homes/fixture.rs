@@ -1,6 +1,6 @@
 //! The host of the unit tests.
 
-use super::{learning, tuning::Tuning};
+use super::{learning::Learned, tuning::Tuning};
 use crate::{
     Affinity, ByNode, Claim, ControlObservation, History, Home, MemoryPolicy, NodeLoad,
     Observation, Origin, PartLoad, PartState,
@@ -55,9 +55,9 @@ pub(crate) fn seen(interval: u64, elsewhere: u64, others: [u64; 2]) -> ControlOb
     }
 }
 
-/// The history after an observation, before any decision.
-pub(crate) fn after(tuning: &Tuning, before: &History, seen: &ControlObservation) -> History {
-    learning::after(tuning, before, seen)
+/// The history after a first observation, before any decision.
+pub(crate) fn learned(tuning: &Tuning, seen: &ControlObservation) -> Learned {
+    Learned::new(tuning, &History::default(), seen)
 }
 
 pub(crate) fn part(position: usize) -> PartIndex {

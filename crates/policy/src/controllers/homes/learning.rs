@@ -9,43 +9,63 @@ use super::{
     tuning::Tuning,
 };
 use crate::{
-    ByNode, ControlObservation, History, MilliVcpus, NodeHistory, PartHistory, PartLoad, PartState,
-    debt_bytes,
+    ByNode, ControlObservation, History, MilliVcpus, MoveReport, NodeHistory, PartHistory, PartId,
+    PartLoad, PartState, debt_bytes,
+    index::{IndexVec, PartIndex},
 };
 use nearside_topology::{Node, NodeId};
 use std::collections::BTreeMap;
 
-/// The history once `seen` is known. Parts and nodes that are not in it are forgotten.
-pub(super) fn after(tuning: &Tuning, before: &History, seen: &ControlObservation) -> History {
-    let topology = &seen.machine.topology;
-    let mut by_parts = ByNode::new();
-    let part = |state: &PartState| {
-        let mut known = before.parts.get(&state.id).cloned().unwrap_or_default();
-        known.since.get_or_insert(seen.interval);
-        forget_former_home(&mut known, state);
-        known.first_home = known.first_home.filter(|_| state.home.is_none());
-        if let Some(load) = seen.loads.get(&state.id).filter(|load| load.over_ns > 0) {
-            learn(&mut known, tuning, state, load, |node| topology.node(node).is_some());
-            for (&node, &ns) in &load.cpu_ns {
-                *by_parts.entry(node).or_default() += milli_vcpus(ns, load.over_ns);
+/// The history after an observation, with the parts in its order.
+#[derive(Debug)]
+pub(super) struct Learned {
+    pub(super) parts: IndexVec<PartIndex, PartHistory>,
+    pub(super) nodes: BTreeMap<NodeId, NodeHistory>,
+}
+
+impl Learned {
+    /// The history once `seen` is known. Parts and nodes that are not in it are forgotten.
+    pub(super) fn new(tuning: &Tuning, before: &History, seen: &ControlObservation) -> Self {
+        let topology = &seen.machine.topology;
+        let mut moved: BTreeMap<&PartId, Vec<&MoveReport>> = BTreeMap::new();
+        for report in &seen.moved {
+            moved.entry(&report.part).or_default().push(report);
+        }
+        let mut by_parts = ByNode::new();
+        let part = |state: &PartState| {
+            let mut known = before.parts.get(&state.id).cloned().unwrap_or_default();
+            known.since.get_or_insert(seen.interval);
+            forget_former_home(&mut known, state);
+            known.first_home = known.first_home.filter(|_| state.home.is_none());
+            if let Some(load) = seen.loads.get(&state.id).filter(|load| load.over_ns > 0) {
+                learn(&mut known, tuning, state, load, |node| topology.node(node).is_some());
+                for (&node, &ns) in &load.cpu_ns {
+                    *by_parts.entry(node).or_default() += milli_vcpus(ns, load.over_ns);
+                }
             }
-        }
-        (state.id.clone(), known)
-    };
-    let mut parts: BTreeMap<_, _> = seen.machine.parts.iter().map(part).collect();
-    for report in &seen.moved {
-        if let Some(known) = parts.get_mut(&report.part) {
-            match backoff::after_report(known.stuck.get(&report.from), report, seen.interval) {
-                Some(stuck) => known.stuck.insert(report.from, stuck),
-                None => known.stuck.remove(&report.from),
-            };
-        }
+            for report in moved.get(&state.id).into_iter().flatten() {
+                match backoff::after_report(known.stuck.get(&report.from), report, seen.interval) {
+                    Some(stuck) => known.stuck.insert(report.from, stuck),
+                    None => known.stuck.remove(&report.from),
+                };
+            }
+            known
+        };
+        let parts = seen.machine.parts.iter().map(part).collect();
+        let node = |node: &Node| {
+            let by_parts = by_parts.get(&node.id).copied().unwrap_or(0);
+            (node.id, node_after(tuning, before.nodes.get(&node.id), seen, node, by_parts))
+        };
+        Self { parts, nodes: topology.nodes.iter().map(node).collect() }
     }
-    let node = |node: &Node| {
-        let by_parts = by_parts.get(&node.id).copied().unwrap_or(0);
-        (node.id, node_after(tuning, before.nodes.get(&node.id), seen, node, by_parts))
-    };
-    History { parts, nodes: topology.nodes.iter().map(node).collect() }
+
+    /// The history by the names of the parts that were observed. Of two parts with one name the
+    /// first counts.
+    pub(super) fn into_history(self, observed: &[PartState]) -> History {
+        let ids: Vec<_> = observed.iter().map(|state| state.id.clone()).collect();
+        let parts = ids.into_iter().zip(self.parts).rev().collect();
+        History { parts, nodes: self.nodes }
+    }
 }
 
 fn node_after(
@@ -109,10 +129,14 @@ pub(super) fn is_idle(tuning: &Tuning, known: &PartHistory) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        MoveReport, Stayed, StayedWhy,
+        Stayed, StayedWhy,
         controllers::homes::fixture::{SECOND, seen},
     };
     use nearside_topology::NodeSet;
+
+    fn after(tuning: &Tuning, before: &History, seen: &ControlObservation) -> History {
+        Learned::new(tuning, before, seen).into_history(&seen.machine.parts)
+    }
 
     #[test]
     fn cpu_time_outside_domains_is_smoothed_by_node() {

@@ -7,18 +7,19 @@
 
 use super::{
     amounts::{Amounts, BASE_PAGE_BYTES, page_bytes, split, sum},
+    learning::Learned,
     smoothing::MAX_MILLI_VCPUS,
     tuning::Tuning,
 };
 use crate::{
-    Affinity, ByNode, Claim, ControlObservation, CostModel, History, MemoryPolicy, Observation,
-    PageSize, PartState, SlowDown, allocatable,
+    Affinity, ByNode, Claim, ControlObservation, CostModel, MemoryPolicy, Observation, PageSize,
+    PartHistory, PartState, SlowDown, allocatable,
     cost::Ask,
     index::{IndexVec, NodeIndex, PartIndex},
     offered::tiers_to_leave_out,
     view::{PPM, View},
 };
-use nearside_topology::NodeSet;
+use nearside_topology::{NodeId, NodeSet};
 
 /// A part as its homes are evaluated.
 #[derive(Debug, Clone)]
@@ -87,7 +88,7 @@ pub(super) struct Room {
 }
 
 impl HostModel {
-    pub(super) fn new(tuning: &Tuning, seen: &ControlObservation, history: &History) -> Self {
+    pub(super) fn new(tuning: &Tuning, seen: &ControlObservation, learned: &Learned) -> Self {
         let topology = &seen.machine.topology;
         let empty = Observation::of(topology.clone());
         let mut view = View::new(&empty, PageSize::Base, BASE_PAGE_BYTES, &tuning.model);
@@ -96,7 +97,7 @@ impl HostModel {
             node.threads *= 1000;
             // Work outside all domains cannot use more than the CPUs of its node.
             node.busy =
-                history.nodes.get(&node.id).map_or(0, |known| known.others.0).min(node.threads);
+                learned.nodes.get(&node.id).map_or(0, |known| known.others.0).min(node.threads);
         }
         let mut ledgers: Vec<Ledger> = Vec::new();
         for page_size in seen.machine.parts.iter().map(page_size_of) {
@@ -124,8 +125,9 @@ impl HostModel {
         let left_out = tiers_to_leave_out(topology).into_iter().map(indices).collect();
         let (stretch, ledgers_before) = (SlowDown::NONE, Vec::new());
         let mut host = Self { view, parts, model, stretch, left_out, ledgers, ledgers_before };
+        let parts = seen.machine.parts.iter().zip(learned.parts.iter());
         let parts: IndexVec<PartIndex, PartModel> =
-            seen.machine.parts.iter().map(|it| host.part_of(it, tuning, seen, history)).collect();
+            parts.map(|(state, known)| host.part_of(state, known, tuning, seen)).collect();
         parts.iter().for_each(|part| host.add(part));
         // The resident memory of the parts was never free.
         host.ledgers.iter_mut().for_each(|ledger| ledger.freed.fill(0));
@@ -174,37 +176,34 @@ impl HostModel {
     fn part_of(
         &self,
         state: &PartState,
+        known: &PartHistory,
         tuning: &Tuning,
         seen: &ControlObservation,
-        history: &History,
     ) -> PartModel {
         let indices = |nodes: &NodeSet| -> Vec<NodeIndex> {
             nodes.iter().filter_map(|node| self.view.index_of(node)).collect()
         };
+        let amount = |node: NodeId, it: u64| Some((self.view.index_of(node)?, it));
         let amounts = |by_node: &ByNode| -> Amounts {
-            by_node
-                .iter()
-                .filter_map(|(&node, &amount)| Some((self.view.index_of(node)?, amount)))
-                .collect()
+            by_node.iter().filter_map(|(&node, &it)| amount(node, it)).collect()
         };
         let home = state.home.as_ref().map_or_else(Vec::new, |home| indices(&home.nodes));
-        let known = history.parts.get(&state.id);
         // A history that was read from a file may hold any number.
-        let demand_milli = known.map_or(0, |known| known.demand.0.min(MAX_MILLI_VCPUS));
-        let ran = known.map_or_else(Amounts::new, |known| amounts(&known.share_ppm));
+        let demand_milli = known.demand.0.min(MAX_MILLI_VCPUS);
         let near = seen.loads.get(&state.id).map_or_else(Vec::new, |load| {
             load.near.iter().filter_map(|&node| self.view.index_of(node)).collect()
         });
         let no_claim = Claim::default();
         let claim = state.claim.as_ref().unwrap_or(&no_claim);
-        let held = |node| state.resident_bytes.get(node).copied().unwrap_or(0);
+        let held = |node: NodeId| state.resident_bytes.get(&node).copied().unwrap_or(0);
         let load_milli = match home.is_empty() {
-            true => split(demand_milli, &ran),
+            true => split(demand_milli, &amounts(&known.share_ppm)),
             false => self.load_at(&home, demand_milli, &amounts(&claim.vcpus)),
         };
-        let due = claim.bytes.iter().map(|(node, &b)| (*node, b.saturating_sub(held(node))));
-        let staying = state.unmapped_bytes.iter().map(|(node, &b)| (*node, b.min(held(node))));
-        let age_intervals = known.map_or(0, |known| known.age_intervals(seen.interval));
+        let due = claim.bytes.iter();
+        let due = due.filter_map(|(&node, &it)| amount(node, it.saturating_sub(held(node))));
+        let staying = state.unmapped_bytes.iter();
+        let staying = staying.filter_map(|(&node, &it)| amount(node, it.min(held(node))));
         let all_held = state.resident_bytes.values().copied().fold(0, u64::saturating_add);
         PartModel {
             demand_milli,
@@ -215,10 +214,10 @@ impl HostModel {
             home,
             load_milli,
             held_bytes: amounts(&state.resident_bytes),
-            staying_bytes: amounts(&staying.collect()),
-            due_bytes: amounts(&due.collect()),
+            staying_bytes: staying.collect(),
+            due_bytes: due.collect(),
             needed_bytes: claim.total_bytes().max(all_held),
-            horizon_ns: horizon_ns(tuning, age_intervals),
+            horizon_ns: horizon_ns(tuning, known.age_intervals(seen.interval)),
         }
     }
 
@@ -355,16 +354,15 @@ mod tests {
     use super::*;
     use crate::{
         Reservation,
-        controllers::homes::fixture::{GIB, SECOND, after, part, seen},
+        controllers::homes::fixture::{GIB, SECOND, learned, part, seen},
         index::Index,
     };
-    use nearside_topology::NodeId;
 
     const FIRST: fn(usize) -> NodeIndex = NodeIndex::at;
 
     fn host(seen: &ControlObservation) -> HostModel {
         let tuning = Tuning::default();
-        HostModel::new(&tuning, seen, &after(&tuning, &History::default(), seen))
+        HostModel::new(&tuning, seen, &learned(&tuning, seen))
     }
 
     #[test]

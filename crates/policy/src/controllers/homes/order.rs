@@ -56,9 +56,8 @@ fn promise_ns(tuning: &Tuning, part: &PartModel) -> u128 {
 mod tests {
     use super::*;
     use crate::{
-        History,
         controllers::homes::{
-            fixture::{GIB, after, part, seen},
+            fixture::{GIB, learned, part, seen},
             model::HostModel,
         },
         index::Index,
@@ -67,8 +66,8 @@ mod tests {
     /// Parts with these demands in thousandths of a CPU, and so many GiB.
     fn models(of: &[(u64, u64)]) -> Vec<PartModel> {
         let (tuning, seen) = (Tuning::default(), seen(1, 0, [0, 0]));
-        let history = after(&tuning, &History::default(), &seen);
-        let one = HostModel::new(&tuning, &seen, &history).part(part(0)).clone();
+        let learned = learned(&tuning, &seen);
+        let one = HostModel::new(&tuning, &seen, &learned).part(part(0)).clone();
         let model = |&(demand_milli, gib)| PartModel {
             demand_milli,
             needed_bytes: gib * GIB,

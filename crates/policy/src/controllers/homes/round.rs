@@ -3,6 +3,7 @@
 use super::{
     amounts::on,
     evaluation::Evaluation,
+    learning::Learned,
     mobility,
     model::{HostModel, PartModel},
     steps,
@@ -15,7 +16,7 @@ use crate::{
     index::{IndexVec, NodeIndex, PartIndex},
 };
 use nearside_topology::{NodeId, NodeSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A round of the controller.
 #[derive(Debug)]
@@ -30,34 +31,29 @@ pub(super) struct Round<'a> {
     host: HostModel,
     transactions: Vec<Transaction>,
     moves: Vec<Step<PageMove>>,
-    /// Invariant: only parts with a load and a history of their own; only these are decided about.
+    /// Invariant: only parts with a load and a name of their own; only these are decided about.
     is_sampled: IndexVec<PartIndex, bool>,
     /// Invariant: the parts whose home changes in this round. Each changes at most once.
     is_moving: IndexVec<PartIndex, bool>,
 }
 
 impl<'a> Round<'a> {
-    pub(super) fn new(
-        tuning: &'a Tuning,
-        seen: &'a ControlObservation,
-        mut history: History,
-    ) -> Self {
-        let host = HostModel::new(tuning, seen, &history);
+    pub(super) fn new(tuning: &'a Tuning, seen: &'a ControlObservation, learned: Learned) -> Self {
+        let host = HostModel::new(tuning, seen, &learned);
         let parts = &seen.machine.parts;
-        // If two parts have one name, figures cannot be assigned to either: the second has no
-        // history.
-        let known: Vec<_> = parts.iter().map(|part| history.parts.remove(&part.id)).collect();
-        let loads: Vec<_> = parts.iter().map(|part| seen.loads.get(&part.id)).collect();
+        let loads: IndexVec<_, _> = parts.iter().map(|part| seen.loads.get(&part.id)).collect();
+        // If two parts have one name, figures cannot be assigned to either: nothing is decided
+        // about the second.
+        let mut ids = BTreeSet::new();
+        let is_sampled = parts.iter().zip(loads.iter());
         let is_sampled =
-            loads.iter().zip(&known).map(|(load, known)| load.is_some() && known.is_some());
-        let is_sampled = is_sampled.collect();
-        let known = known.into_iter().map(Option::unwrap_or_default).collect();
+            is_sampled.map(|(part, load)| ids.insert(&part.id) && load.is_some()).collect();
         Self {
             tuning,
             seen,
-            nodes: history.nodes,
-            known,
-            loads: loads.into(),
+            nodes: learned.nodes,
+            known: learned.parts,
+            loads,
             host,
             transactions: Vec::new(),
             moves: Vec::new(),
@@ -68,12 +64,10 @@ impl<'a> Round<'a> {
 
     /// The plan, and the history for the next round.
     pub(super) fn finish(self) -> (ControlPlan, History) {
-        let ids = self.seen.machine.parts.iter().map(|part| part.id.clone());
-        // Of two parts with one name the first was sampled, and its history stays.
-        let parts = ids.collect::<Vec<_>>().into_iter().zip(self.known).rev().collect();
         let (transactions, moves) = (self.transactions, self.moves);
         let plan = ControlPlan { interval: self.seen.interval, transactions, moves };
-        (plan, History { parts, nodes: self.nodes })
+        let learned = Learned { parts: self.known, nodes: self.nodes };
+        (plan, learned.into_history(&self.seen.machine.parts))
     }
 
     pub(super) fn tuning(&self) -> &'a Tuning {

@@ -104,9 +104,9 @@ pub(super) fn share_ppm(load_milli: &Amounts, id: impl Fn(NodeIndex) -> NodeId) 
 mod tests {
     use super::*;
     use crate::{
-        History, MemoryPolicy,
+        MemoryPolicy,
         controllers::homes::{
-            fixture::{GIB, after, part, seen},
+            fixture::{GIB, learned, part, seen},
             model::HostModel,
             tuning::Tuning,
         },
@@ -128,8 +128,8 @@ mod tests {
     /// `db` of the fixture: 2 vCPUs and 4 GiB on node 0.
     fn db() -> (PartState, PartModel, Topology) {
         let (tuning, seen) = (Tuning::default(), seen(1, 0, [0, 0]));
-        let history = after(&tuning, &History::default(), &seen);
-        let model = HostModel::new(&tuning, &seen, &history).part(part(0)).clone();
+        let learned = learned(&tuning, &seen);
+        let model = HostModel::new(&tuning, &seen, &learned).part(part(0)).clone();
         let state = seen.machine.parts[0].clone();
         (state, model, seen.machine.topology)
     }

@@ -3,7 +3,7 @@
 use super::{
     amounts::page_bytes,
     confirmation::Trigger,
-    fixture::{GIB, SECOND, after, part, seen},
+    fixture::{GIB, SECOND, learned, part, seen},
     rate::budget_bytes,
     round::Round,
     *,
@@ -28,8 +28,8 @@ fn the_status_tells_how_often_a_better_home_was_found() {
     let (tuning, seen) = (Tuning::default(), seen(1, 0, [0, 0]));
     // A gain of 5.3 % under contention takes three confirmations.
     let payback = Payback::new(MilliVcpus(2000), SlowDown(1_200_000), SlowDown(1_140_000), 0, 0);
-    let history = after(&tuning, &History::default(), &seen);
-    let mut round = Round::new(&tuning, &seen, history);
+    let learned = learned(&tuning, &seen);
+    let mut round = Round::new(&tuning, &seen, learned);
     let found = [1, 2, 3].map(|_| {
         let is_confirmed = round.confirm(part(0), Trigger::Contention, payback);
         let blocker = round.known(part(0)).status.home_blocker.as_ref().map(ToString::to_string);
