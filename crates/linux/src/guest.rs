@@ -16,7 +16,7 @@ use nearside_vmm::Vm;
 use serde::{Serialize, Serializer};
 use std::{collections::BTreeMap, fmt, ops::Range, path::Path};
 
-pub use crate::vm::Shape;
+pub use crate::vm::{QemuProcess, Shape};
 
 /// A guest, by its cells.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -28,6 +28,10 @@ pub struct Guest {
     pub other_threads: ByNode,
     /// Its memory that no call moves.
     pub unmovable: Unmovable,
+    /// The QEMU that its threads and addresses are those of; none if it has ended since, or no
+    /// thread of a vCPU is known.
+    #[serde(skip)]
+    pub process: Option<QemuProcess>,
 }
 
 /// Why the cells of a guest are unknown.
@@ -146,6 +150,8 @@ pub(crate) fn guest(
         // A helper of the guest, such as virtiofsd, may map memory of the same size.
         let is_vcpu = |it: &&Seen| matches!(it.role, Role::Vcpu { .. });
         let monitor = seen.iter().find(is_vcpu).and_then(|it| process_of(it.thread, proc));
+        // Read before its mappings, which may be those of a successor.
+        let process = monitor.and_then(|monitor| QemuProcess::read(monitor, proc));
         let mut memory = BTreeMap::new();
         for &process in processes.iter().filter(|&&it| monitor.is_none_or(|monitor| it == monitor))
         {
@@ -156,7 +162,7 @@ pub(crate) fn guest(
             }
         }
         let unmovable = Unmovable::of_all(&processes, proc);
-        Ok(Guest { unmovable, ..by_cell(&described.shape, &seen, &memory) })
+        Ok(Guest { unmovable, process, ..by_cell(&described.shape, &seen, &memory) })
     }))
 }
 
@@ -274,7 +280,7 @@ fn by_cell(
     Guest {
         cells: shape.0.iter().map(cell).collect(),
         other_threads: threads_of(&|role| !matches!(role, Role::Vcpu { .. })),
-        unmovable: Unmovable::default(),
+        ..Guest::default()
     }
 }
 

@@ -138,11 +138,6 @@ impl Host {
         ended
     }
 
-    /// Forgets the progress of moves in domains that have ended.
-    pub fn keep_walks(&mut self, lives: impl Fn(&str) -> bool) {
-        self.walks.keep_only(lives);
-    }
-
     /// Moves a single batch to its end.
     pub(super) fn move_batch(
         &mut self,

@@ -1,13 +1,11 @@
 //! The handle of a host: its files, and the observation of its machine and domains.
 
-use super::walks::Walks;
+use super::{looks::Looks, walks::Walks};
 use crate::{
     actuator::{Actuators, PARENT},
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
-    guest::{Guest, GuestCell, Unknown, guest},
     huge, memory,
-    migrate::Extent,
     newcomer::{described, newcomer},
     store::{self, LockWait, Part, Record, Store, Subject},
     systemd::{SLICE, Systemd},
@@ -19,7 +17,7 @@ use nearside_policy::{
 };
 use nearside_topology::{Allowed, CpuSet, Topology, sysfs};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -72,9 +70,8 @@ pub struct Host {
     pub(super) walks: Walks,
     /// How often batches were begun.
     pub(super) batch_turns: usize,
-    /// The cells of guests as they were looked at last, by domain.
-    cells: BTreeMap<String, Vec<GuestCell>>,
-    monitors: Monitors,
+    pub(super) looks: Looks,
+    pub(super) monitors: Monitors,
 }
 
 impl Host {
@@ -95,7 +92,7 @@ impl Host {
             told: BTreeSet::new(),
             walks: Walks::default(),
             batch_turns: 0,
-            cells: BTreeMap::new(),
+            looks: Looks::default(),
             monitors: Monitors::default(),
         })
     }
@@ -199,60 +196,6 @@ impl Host {
     /// Every other owner binds the whole group.
     pub(super) fn binds_by_thread(&self, cgroup: &str, cell: Option<CellId>) -> bool {
         cell.is_some() && !self.actuators.is_libvirts(cgroup)
-    }
-
-    /// The guest in a group, by its cells; none if the group has neither a QEMU domain of libvirt
-    /// nor a QEMU with cells.
-    ///
-    /// # Errors
-    /// With the reason, if libvirt or QEMU cannot be asked about it.
-    pub fn guest(&self, group: &Cgroup, topology: &Topology) -> Option<Result<Guest, Unknown>> {
-        guest(&self.actuators, &self.monitors, &self.tree, &self.proc(), group, topology)
-    }
-
-    /// Asks monitors of QEMU in threads of their own from now on: a guest can make its monitor
-    /// hang. A later [`guest`](Self::guest) has the answer.
-    pub fn ask_monitors_beside(&mut self) {
-        self.monitors.ask_beside();
-    }
-
-    /// Remembers the cells of guests, by the names of their domains, so that changes of one cell
-    /// need not ask libvirt.
-    pub fn set_cells(&mut self, cells: BTreeMap<String, Vec<GuestCell>>) {
-        self.cells = cells;
-    }
-
-    /// The cells of the guest that a part belongs to, as they were looked at last.
-    pub(super) fn cells_of(
-        &self,
-        id: &PartId,
-        group: &Cgroup,
-        topology: &Topology,
-    ) -> Result<Vec<GuestCell>, Error> {
-        match self.cells.get(id.domain()) {
-            Some(cells) => Ok(cells.clone()),
-            None => match self.guest(group, topology) {
-                Some(Ok(guest)) => Ok(guest.cells),
-                Some(Err(why)) => Err(Error::Refused(format!("{id}: {why}"))),
-                None => Ok(Vec::new()),
-            },
-        }
-    }
-
-    /// The memory of a part in its group.
-    ///
-    /// # Errors
-    /// If it is a cell whose memory is unknown.
-    pub(super) fn extent(
-        &self,
-        id: &PartId,
-        group: &Cgroup,
-        topology: &Topology,
-    ) -> Result<Extent, Error> {
-        let Some(cell) = id.cell() else { return Ok(Extent::Group) };
-        Extent::of_cell(&self.cells_of(id, group, topology)?, cell).ok_or_else(|| {
-            Error::Refused(format!("{id}: its memory cannot be told from that of other cells"))
-        })
     }
 
     /// The domain of libvirt in a group, as libvirt describes it now.

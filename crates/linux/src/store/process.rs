@@ -37,7 +37,7 @@ impl Process {
     }
 
     /// False for a zombie.
-    pub(super) fn lives(&self) -> bool {
+    pub(crate) fn lives(&self) -> bool {
         !matches!(self.state, b'Z' | b'X')
     }
 }

@@ -13,6 +13,7 @@ mod shape;
 pub(crate) use backends::backends;
 pub(crate) use command_line::{cells_of, qemu_with_cells};
 pub(crate) use machine::QemuMachine;
+pub use monitors::QemuProcess;
 pub(crate) use monitors::{Monitors, Told};
 pub(crate) use role::{Role, role};
 pub(crate) use shape::CellShape;

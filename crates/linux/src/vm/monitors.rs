@@ -51,13 +51,13 @@ pub(crate) enum Told {
 #[derive(Debug, Default)]
 pub(crate) struct Monitors {
     asks: Asks,
+    /// By process: a pause outlives the socket, which the guest's owner can make anew.
     asked: Mutex<BTreeMap<QemuProcess, Asked>>,
 }
 
-/// A process of QEMU. The pause outlives its socket, which the guest's owner can make anew, but
-/// not the process.
+/// A process of QEMU, told from a later process with its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct QemuProcess {
+pub struct QemuProcess {
     number: i32,
     start_time_ticks: u64,
 }
@@ -104,9 +104,7 @@ impl Monitors {
             let hangs = |asked: &Asked| {
                 asked.waiting.as_ref().is_some_and(|question| !question.thread.is_finished())
             };
-            all.retain(|it, asked| {
-                hangs(asked) || QemuProcess::read(it.number, proc).as_ref() == Some(it)
-            });
+            all.retain(|it, asked| hangs(asked) || it.runs(proc));
         }
         let threads = all.values().filter(|asked| asked.waiting.is_some()).count();
         let asked = all.entry(process).or_default();
@@ -138,9 +136,16 @@ impl Monitors {
 }
 
 impl QemuProcess {
-    fn read(number: i32, proc: &Path) -> Option<Self> {
+    /// The process with this number; none if it has ended.
+    pub(crate) fn read(number: i32, proc: &Path) -> Option<Self> {
         let process = Process::read(proc, u32::try_from(number).ok()?)?;
-        Some(Self { number, start_time_ticks: process.start_time_ticks })
+        let start_time_ticks = process.start_time_ticks;
+        process.lives().then_some(Self { number, start_time_ticks })
+    }
+
+    /// False once it has ended, even if another process has its number.
+    pub(crate) fn runs(&self, proc: &Path) -> bool {
+        Self::read(self.number, proc).as_ref() == Some(self)
     }
 }
 

@@ -45,7 +45,7 @@ struct Looked {
 
 impl Cells {
     /// Looks at found domains that are due, or whose pages have moved since, and tells the watcher
-    /// and the host their cells. Returns messages for the log.
+    /// their cells. Returns messages for the log.
     pub(super) fn look(
         &mut self,
         host: &mut Host,
@@ -62,7 +62,7 @@ impl Cells {
         let nodes: Vec<_> = topology.nodes.iter().map(|node| node.id).collect();
         for name in due.into_iter().take(MAX_LOOKS).map(str::to_owned) {
             let group = host.tree().group(&name).ok();
-            let guest = group.and_then(|group| host.guest(&group, topology));
+            let guest = group.and_then(|group| host.look_at_guest(&group, topology));
             let looked = self.0.entry(name.clone()).or_default();
             // One that cannot be looked at is tried again, too: it may have just begun.
             let cells = match guest {
@@ -92,7 +92,6 @@ impl Cells {
         for (name, cells) in found {
             watcher.set_cells(&name, cells);
         }
-        host.set_cells(watcher.cells());
         said
     }
 

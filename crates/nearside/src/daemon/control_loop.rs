@@ -1,6 +1,8 @@
 //! The loop: observe, let each controller decide, apply, do the daemon's duties, publish; and
 //! between two intervals, carry out the requests of operators (docs/adr/0008-daemon.md).
 
+mod events;
+
 use super::{
     api::Api,
     attachment::Needs,
@@ -15,12 +17,10 @@ use super::{
     page_moves::PageMoves,
     persisted::PersistedState,
     publisher::{Decided, Publisher},
-    requests,
     scheduler::SchedulerControl,
     scheduling::{Inputs, Scheduling},
     settle::Settled,
     site::Site,
-    snapshot::{Asked, Event},
 };
 use crate::{output, report::units::count};
 use nearside_linux::{
@@ -31,7 +31,6 @@ use nearside_linux::{
 use nearside_policy::{ControlObservation, plan_all, take_back_all};
 use std::{
     mem,
-    ops::ControlFlow,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -42,17 +41,6 @@ const MAX_LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// The longest wait for the lock when the daemon ends: there is no next interval.
 const MAX_LOCK_WAIT_AT_END: Duration = Duration::from_secs(30);
-
-/// Events that are handled although the next interval is due. It bounds the delay that a client
-/// with many requests can cause.
-const MAX_LATE_EVENTS: usize = 16;
-
-/// How the loop continues after an event.
-enum Next {
-    Continue,
-    Reload,
-    Stop,
-}
 
 /// The loop with its state.
 #[derive(Debug)]
@@ -113,19 +101,8 @@ impl ControlLoop {
             } else {
                 notify::alive(&self.status());
             }
-            let mut late = 0;
-            while late < MAX_LATE_EVENTS {
-                late += usize::from(Instant::now() >= due);
-                match self.wait(inbox, due) {
-                    Some(Next::Continue) => notify::busy(),
-                    Some(Next::Reload) => {
-                        notify::reloading();
-                        reload(self);
-                        notify::ready(&self.status());
-                    }
-                    Some(Next::Stop) => return self.end(),
-                    None => break,
-                }
+            if self.handle_events(inbox, due, &mut reload).is_break() {
+                break;
             }
         }
         self.end();
@@ -149,31 +126,6 @@ impl ControlLoop {
     /// The configuration in force.
     pub(crate) fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// Moves pages until an event comes or the next interval is due, and then waits for either.
-    /// None if the interval is due. So an event waits for one round without its page moves at
-    /// most.
-    fn wait(&mut self, inbox: &Inbox, due: Instant) -> Option<Next> {
-        self.duties.page_moves.go_on(&mut self.site, due, &|| {
-            notify::busy();
-            if inbox.is_waiting() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        loop {
-            let left = due.saturating_duration_since(Instant::now());
-            // An interval may be longer than systemd's watchdog time.
-            let pause = self.watchdog.map_or(left, |watchdog| left.min(watchdog / 2));
-            match inbox.next(pause) {
-                Some(Event::Change(asked)) => {
-                    self.change(asked);
-                    return Some(Next::Continue);
-                }
-                Some(Event::Reload) => return Some(Next::Reload),
-                Some(Event::Stop) => return Some(Next::Stop),
-                None if pause < left => notify::busy(),
-                None => return None,
-            }
-        }
     }
 
     /// One round without its page moves, which last until the next is `due`.
@@ -264,22 +216,14 @@ impl ControlLoop {
         self.site.reported.report(written.err().map(|error| error.to_string()));
     }
 
-    fn change(&mut self, asked: Asked) {
-        let found_by = self.site.watcher.found_by(asked.change.domain());
-        let answer = requests::fulfil(&mut self.site.host, &asked.change, found_by);
-        // The client may have gone; the change stands all the same.
-        let _ = asked.answer.send(answer);
-    }
-
     /// A line for `systemctl status`.
     fn status(&self) -> String {
         let domains = count(self.site.watcher.records().count(), "domain");
         let is_attached = self.duties.scheduling.is_attached();
         let scheduler = if is_attached { "attached" } else { "not attached" };
-        let failed = self.failures.unhealthy().map(|(samples, why)| {
+        let failed = self.failures.unhealthy().map_or_else(String::new, |(samples, why)| {
             format!("; the last {samples} samples of the host failed: {why}")
         });
-        let failed = failed.unwrap_or_default();
         let interval = self.last_interval;
         format!("{domains}; scheduler {scheduler}; interval {interval}{failed}")
     }

@@ -108,7 +108,7 @@ impl Site {
         let lives =
             |name: &str| parts.binary_search_by(|state| state.id.domain().cmp(name)).is_ok();
         self.reported.keep_only(lives);
-        self.host.keep_walks(lives);
+        self.host.keep_only(lives);
     }
 
     /// Logs what the host and its watcher have noticed in an interval.

@@ -8,6 +8,7 @@ mod random;
 use super::{tests::Daemon, *};
 use crate::daemon::{
     made::Made,
+    requests,
     snapshot::{Answer, Change},
 };
 use nearside_linux::{

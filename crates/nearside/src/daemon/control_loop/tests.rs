@@ -7,6 +7,7 @@ use crate::daemon::{
     audit::AuditLog,
     config,
     made::Made,
+    snapshot::Event,
 };
 use nearside_linux::watch::Patterns;
 use nearside_policy::{HomeBlocker, MoveReport, Stayed};
