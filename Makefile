@@ -99,7 +99,7 @@ libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and li
 properties: ## the tests that need no lab with 5,000 new cases for each property (PROPTEST_CASES=N), on request
 	PROPTEST_CASES=$(or $(PROPTEST_CASES),5000) cargo test --workspace
 
-simulation: ## a million events of the daemon on a simulated host, from new seeds (RUNS=N runs of 20 events), on request (once built, ten minutes)
+simulation: ## a million events of the daemon on a simulated host, from new seeds (RUNS=N runs of 20 events), on request (once built, 13 minutes)
 	NEARSIDE_RUNS=$(or $(RUNS),50000) cargo test --package nearside --lib -- simulation::no_promise
 
 loom: ## the locks in many orders of their atomic operations, on request (once built, seconds)

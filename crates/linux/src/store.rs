@@ -17,7 +17,8 @@ mod records;
 
 pub use journal::Journal;
 pub use known::Known;
-pub use lock::{Holder, LockWait, Wait};
+pub(crate) use lock::Wait;
+pub use lock::{Holder, LockWait};
 pub(crate) use process::Process;
 pub use record::{Change, CpuBinding, Lifetime, Mover, Part, Parts, Record, Reservation, Subject};
 pub use records::{Locked, Store, Swept};

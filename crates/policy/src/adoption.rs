@@ -4,7 +4,7 @@
 //! recognised by the nodes that bind its memory, by its size, and by its start after the answer.
 //! A domain that migrates to this host is recognised by its name in place of its size.
 
-use crate::advice::RESERVED_FOR_S;
+use crate::{Purpose, advice::RESERVED_FOR_S};
 use nearside_topology::NodeSet;
 use std::collections::BTreeSet;
 
@@ -15,6 +15,8 @@ const MIB: u64 = 1 << 20;
 pub struct Unowned {
     /// Its name.
     pub name: String,
+    /// What it is for.
+    pub purpose: Purpose,
     /// The nodes of the answer.
     pub nodes: NodeSet,
     /// The vCPUs that were asked for.
@@ -24,10 +26,6 @@ pub struct Unowned {
     /// The time of the answer, in seconds since boot.
     pub made_boottime_s: u64,
 }
-
-/// The start of a reservation's name for a domain that migrates to this host. The domain's name
-/// follows.
-pub const INCOMING: &str = "incoming-";
 
 /// A domain that may be the owner of a reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,13 +104,14 @@ pub fn awaiting(unowned: &[Unowned], newcomers: &[Newcomer], memory_nodes: &Node
 fn is_owner(unowned: &Unowned, newcomer: &Newcomer, memory_nodes: &NodeSet) -> bool {
     // libvirt rounds the memory up to MiB (virNumaGetAutoPlacementAdvice in src/util/virnuma.c).
     let is_size = |bytes: u64| bytes.div_ceil(MIB) == unowned.bytes / MIB;
-    let is_it = |domain: &Described| match unowned.name.strip_prefix(INCOMING) {
-        Some(name) => domain.name == name,
-        None => {
+    let is_it = |domain: &Described| match &unowned.purpose {
+        Purpose::IncomingGuest(name) => domain.name == *name,
+        Purpose::StartingGuest => {
             domain.asked_numad
                 && domain.vcpus == unowned.vcpus
                 && (unowned.bytes == 0 || is_size(domain.memory_bytes))
         }
+        Purpose::Copies => false,
     };
     newcomer.described.as_ref().is_some_and(is_it) && fits(unowned, newcomer, memory_nodes)
 }
@@ -141,7 +140,13 @@ mod tests {
 
     fn unowned(name: &str, on: &[u32], made_boottime_s: u64) -> Unowned {
         let name = name.into();
-        Unowned { name, nodes: nodes(on), vcpus: 2, bytes: 500 * MIB, made_boottime_s }
+        let (purpose, nodes) = (Purpose::StartingGuest, nodes(on));
+        Unowned { name, purpose, nodes, vcpus: 2, bytes: 500 * MIB, made_boottime_s }
+    }
+
+    fn incoming(guest: &str, on: &[u32], made_boottime_s: u64) -> Unowned {
+        let purpose = Purpose::IncomingGuest(guest.into());
+        Unowned { purpose, ..unowned("incoming", on, made_boottime_s) }
     }
 
     fn newcomer(on: &[u32], started_boottime_s: u64) -> Newcomer {
@@ -196,7 +201,7 @@ mod tests {
     #[test]
     fn a_reservation_waits_while_a_domain_that_may_own_it_is_not_described() {
         let all = nodes(&[0, 1, 2]);
-        let reservations = [unowned("numad-1", &[1], 100), unowned("incoming-db", &[2], 100)];
+        let reservations = [unowned("numad-1", &[1], 100), incoming("db", &[2], 100)];
         let unknown = |on: &[u32], at| Newcomer { described: None, ..newcomer(on, at) };
         for (what, domains, waiting) in [
             ("no domain", vec![], vec![]),
@@ -219,7 +224,7 @@ mod tests {
     #[test]
     fn a_domain_that_migrated_is_known_by_its_name() {
         let all = nodes(&[0, 1, 2]);
-        let reservation = [unowned("incoming-db", &[1], 100)];
+        let reservation = [incoming("db", &[1], 100)];
         let migrated = described(|it| {
             (it.name, it.asked_numad, it.memory_bytes) = ("db".into(), false, 512 * MIB);
         });

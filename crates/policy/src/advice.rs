@@ -5,7 +5,8 @@
 //! reserved without an owner until the machine has started.
 
 use crate::{
-    ByNode, CostModel, MemoryPolicy, Observation, PageSize, Refusal, Request, Reservation, place,
+    ByNode, CostModel, MemoryPolicy, Observation, PageSize, Purpose, Refusal, Request, Reservation,
+    place,
 };
 use nearside_topology::{NodeSet, Topology};
 
@@ -52,9 +53,9 @@ pub fn advise(
         Ok(decision) => {
             let claim = decision.chosen.claim;
             let bytes = if memory_bytes == 0 { ByNode::new() } else { claim.bytes };
-            let (name, page_size, vcpus) = (name.into(), claim.page_size, claim.vcpus);
-            let reserved =
-                Ok(Reservation { name, bytes, vcpus, page_size, ..Reservation::default() });
+            let (name, purpose) = (name.into(), Purpose::StartingGuest);
+            let (vcpus, page_size) = (claim.vcpus, claim.page_size);
+            let reserved = Ok(Reservation { name, purpose, owner: None, bytes, vcpus, page_size });
             Advice { nodes: decision.chosen.nodes, reserved }
         }
         Err(refusal) => Advice { nodes: usable_nodes(&seen.topology), reserved: Err(refusal) },

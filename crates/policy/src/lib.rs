@@ -44,7 +44,7 @@ mod transaction;
 mod view;
 
 pub use action::{Action, Batch, CpuReason, PageMove, Reason, Step};
-pub use adoption::{Described, INCOMING, Newcomer, Unowned, adoptions, awaiting, may_adopt};
+pub use adoption::{Described, Newcomer, Unowned, adoptions, awaiting, may_adopt};
 pub use advice::{Advice, PUT_OFF_FOR_S, RESERVED_FOR_S, advise, usable_nodes};
 pub use allocatable::{Allocatable, allocatable};
 pub use available::Available;
@@ -80,5 +80,5 @@ pub use start::{
     CellsPlan, MAX_NAME_LENGTH, Start, StartCells, StartRefusal, WholePlan, is_domain_name, start,
     start_cells, start_whole,
 };
-pub use subject::{Subject, Until};
+pub use subject::{Purpose, Subject, Until};
 pub use transaction::{Needs, Observed, Transaction, Unmet};

@@ -1,6 +1,6 @@
 //! A machine as it was seen at one moment.
 
-use crate::{Affinity, ByNode, Claim, MemoryPolicy, PageSize, PartId, outstanding};
+use crate::{Affinity, ByNode, Claim, MemoryPolicy, PageSize, PartId, Purpose, outstanding};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +61,9 @@ pub struct CgroupId(pub u64);
 pub struct Reservation {
     /// Its name.
     pub name: String,
+    /// What it is for.
+    #[serde(default)]
+    pub purpose: Purpose,
     /// The path of the cgroup whose domain has adopted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,

@@ -13,6 +13,20 @@ pub enum Subject<'a> {
     Reservation(&'a str),
 }
 
+/// What memory is reserved for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// A virtual machine that is about to start. Its manager has asked for its nodes, and has not
+    /// told its name.
+    #[default]
+    StartingGuest,
+    /// The virtual machine of this name, which migrates to this host.
+    IncomingGuest(String),
+    /// Copies of files' text, while they are made.
+    Copies,
+}
+
 /// The end of a reservation that nothing else ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

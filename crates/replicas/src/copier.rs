@@ -6,7 +6,7 @@ use crate::{
     store::{Copy, NotCopied, Store},
 };
 use nearside_linux::{Host, Paths, Refusal, sys::page_bytes};
-use nearside_policy::{ByNode, Reservation, Transaction, Until, replication::CopyRefusal};
+use nearside_policy::{ByNode, Purpose, Reservation, Transaction, Until, replication::CopyRefusal};
 use nearside_topology::NodeId;
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -164,7 +164,8 @@ impl Room {
             *bytes.entry(job.node).or_default() += job.bytes.next_multiple_of(page_bytes());
         }
         let name = RESERVATION.into();
-        let wanted = Reservation { name, bytes, ..Reservation::default() };
+        let purpose = Purpose::Copies;
+        let wanted = Reservation { name, purpose, bytes, ..Reservation::default() };
         let reserve = || -> Result<(), Refusal> {
             let mut session = host.begin()?;
             let seen = session.observe(None)?;

@@ -138,6 +138,15 @@ impl Host {
         self.store.living(name, &self.tree)
     }
 
+    /// Whether a change was left unfinished: its process was killed, or its undo was refused.
+    /// [`begin`](Self::begin) tries to roll it back. It may also be under way in another process.
+    ///
+    /// # Errors
+    /// If the records cannot be trusted.
+    pub fn has_unfinished_change(&self) -> Result<bool, Error> {
+        self.store.has_journal()
+    }
+
     /// Sets how [`begin`](Self::begin) waits for the lock.
     pub fn set_waiting(&mut self, waiting: Waiting) {
         self.waiting = waiting;

@@ -38,8 +38,9 @@ pub(super) fn changes(
         *now = match &step.action {
             Action::Reserve { reservation, until } => {
                 let lifetime = lifetime(store, *until)?;
-                let Reservation { name, bytes, vcpus, page_size, .. } = reservation.clone();
-                Some(store::Reservation { name, lifetime, bytes, vcpus, page_size })
+                let Reservation { name, purpose, bytes, vcpus, page_size, .. } =
+                    reservation.clone();
+                Some(store::Reservation { name, purpose, lifetime, bytes, vcpus, page_size })
             }
             Action::Adopt { owner, cgroup, .. } => {
                 let lifetime = store.of_cgroup(owner, cgroup.0);

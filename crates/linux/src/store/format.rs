@@ -3,7 +3,7 @@
 
 use super::record::{Lifetime, Parts, Record, Reservation, Subject};
 use crate::error::Error;
-use nearside_policy::{ByNode, Limits, PageSize};
+use nearside_policy::{ByNode, Limits, PageSize, Purpose};
 use nearside_topology::type_words::in_plain_words;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -79,6 +79,9 @@ struct DomainBody {
 #[serde(deny_unknown_fields)]
 struct ReservationBody {
     name: String,
+    /// Earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    purpose: Option<Purpose>,
     bytes: ByNode,
     #[serde(default, skip_serializing_if = "ByNode::is_empty")]
     vcpus: ByNode,
@@ -104,8 +107,10 @@ impl From<Subject> for Stored {
                 limits: record.limits,
                 parts: record.parts,
             }),
-            Subject::Reservation(Reservation { name, bytes, vcpus, page_size, .. }) => {
-                Body::Reservation(ReservationBody { name, bytes, vcpus, page_size })
+            Subject::Reservation(reservation) => {
+                let Reservation { name, purpose, bytes, vcpus, page_size, .. } = reservation;
+                let purpose = Some(purpose);
+                Body::Reservation(ReservationBody { name, purpose, bytes, vcpus, page_size })
             }
         };
         Self { lifetime, subject }
@@ -136,10 +141,22 @@ impl TryFrom<Stored> for Subject {
             (Body::Domain(_), Lifetime::Lease { .. } | Lifetime::Term { .. }) => {
                 Err("the lifetime of a domain must be that of its cgroup")
             }
-            (Body::Reservation(ReservationBody { name, bytes, vcpus, page_size }), lifetime) => {
-                Ok(Self::Reservation(Reservation { name, lifetime, bytes, vcpus, page_size }))
+            (Body::Reservation(body), lifetime) => {
+                let ReservationBody { name, purpose, bytes, vcpus, page_size } = body;
+                let purpose = purpose.unwrap_or_else(|| purpose_of(&name, &lifetime));
+                let reservation = Reservation { name, purpose, lifetime, bytes, vcpus, page_size };
+                Ok(Self::Reservation(reservation))
             }
         }
+    }
+}
+
+/// The purpose of a reservation of an earlier version, which its name and lifetime tell.
+fn purpose_of(name: &str, lifetime: &Lifetime) -> Purpose {
+    match (name.strip_prefix("incoming-"), lifetime) {
+        (Some(guest), _) => Purpose::IncomingGuest(guest.into()),
+        (None, Lifetime::Lease { .. }) => Purpose::Copies,
+        (None, Lifetime::Term { .. } | Lifetime::Cgroup { .. }) => Purpose::StartingGuest,
     }
 }
 
@@ -236,8 +253,8 @@ pub(super) mod tests {
             expires_unix_s: Some(11),
         };
         let bytes = [(nearside_topology::NodeId(3), 4096)].into();
-        let (name, vcpus) = ("libc".into(), ByNode::new());
-        Reservation { name, lifetime, bytes, vcpus, page_size: PageSize::Base }.into()
+        let (name, purpose, vcpus) = ("text".into(), Purpose::Copies, ByNode::new());
+        Reservation { name, purpose, lifetime, bytes, vcpus, page_size: PageSize::Base }.into()
     }
 
     #[test]
@@ -246,6 +263,8 @@ pub(super) mod tests {
         let (boot_id, made_boottime_s) = ("b".into(), None);
         reserved.lifetime = Lifetime::Term { boot_id, expires_boottime_s: 160, made_boottime_s };
         reserved.vcpus = [(nearside_topology::NodeId(3), 2)].into();
+        reserved.name = "incoming-db".into();
+        reserved.purpose = Purpose::IncomingGuest("db".into());
         let subject = Subject::from(reserved);
         let expected = serde_json::json!({
             "version": 1,
@@ -253,13 +272,35 @@ pub(super) mod tests {
             "lifetime": { "term": { "boot_id": "b", "expires_boottime_s": 160 } },
             "subject": {
                 "reservation": {
-                    "name": "libc", "bytes": { "3": 4096 }, "vcpus": { "3": 2 }, "page_size": "base"
+                    "name": "incoming-db", "purpose": { "incoming-guest": "db" },
+                    "bytes": { "3": 4096 }, "vcpus": { "3": 2 }, "page_size": "base"
                 }
             }
         });
         let written = text(&subject).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), expected);
         assert_eq!(parse(Path::new("x"), &written).subject.unwrap(), subject);
+    }
+
+    #[test]
+    fn the_purpose_of_a_reservation_of_an_earlier_version_is_known() {
+        let term = serde_json::json!({ "term": { "boot_id": "b", "expires_boottime_s": 160 } });
+        let lease =
+            serde_json::json!({ "lease": { "boot_id": "b", "pid": 7, "start_time_ticks": 9 } });
+        let guest = Purpose::IncomingGuest("db".into());
+        for (name, lifetime, expected) in [
+            ("numad-1", &term, Purpose::StartingGuest),
+            ("incoming-db", &term, guest),
+            ("text", &lease, Purpose::Copies),
+        ] {
+            let record = serde_json::json!({
+                "version": 1, "written_by": "nearside 0.1.0", "lifetime": lifetime,
+                "subject": { "reservation": { "name": name, "bytes": {}, "page_size": "base" } }
+            });
+            let parsed = parse(Path::new("x"), record.to_string().as_bytes()).subject.unwrap();
+            let Subject::Reservation(reservation) = parsed else { panic!("{parsed:?}") };
+            assert_eq!((&reservation.name[..], reservation.purpose), (name, expected));
+        }
     }
 
     #[test]
@@ -271,7 +312,9 @@ pub(super) mod tests {
                 "lease": { "boot_id": "b", "pid": 7, "start_time_ticks": 9, "expires_unix_s": 11 }
             },
             "subject": {
-                "reservation": { "name": "libc", "bytes": { "3": 4096 }, "page_size": "base" }
+                "reservation": {
+                    "name": "text", "purpose": "copies", "bytes": { "3": 4096 }, "page_size": "base"
+                }
             }
         });
         let written = text(&reservation()).unwrap();

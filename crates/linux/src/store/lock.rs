@@ -55,7 +55,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const RETRY_EVERY: Duration = Duration::from_millis(5);
 
 /// How to wait for the lock.
-pub struct Wait<'a> {
+pub(crate) struct Wait<'a> {
     /// The bound of the wait; without one, it ends when the lock is free.
     pub at_most: Option<Duration>,
     /// The `proc` folder, which names the process that holds the lock.

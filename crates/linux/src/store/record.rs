@@ -2,7 +2,7 @@
 
 use nearside_policy::{
     self as policy, ByNode, CellId, Claim, CpuReason, Decision, Home, Limits, MemoryPolicy,
-    PageSize, PartId, Unowned,
+    PageSize, PartId, Purpose, Unowned,
 };
 use nearside_topology::{CpuSet, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -103,6 +103,8 @@ pub struct CpuBinding {
 pub struct Reservation {
     /// Its name.
     pub name: String,
+    /// What it is for.
+    pub purpose: Purpose,
     /// The lifetime.
     pub lifetime: Lifetime,
     /// Reserved bytes by node.
@@ -366,6 +368,7 @@ impl Reservation {
         let claim = Claim { bytes, vcpus, ..Claim::default() };
         Some(Unowned {
             name: self.name.clone(),
+            purpose: self.purpose.clone(),
             nodes: claim.nodes(),
             vcpus: policy::total(&self.vcpus),
             bytes: claim.total_bytes(),
@@ -378,11 +381,11 @@ impl Reservation {
     /// The owner's memory counts wherever it lies and whichever its page size is: another manager
     /// may have moved it, or may have given the owner huge pages.
     pub fn unfilled(&self, resident: &ByNode) -> policy::Reservation {
-        let Self { name, bytes, vcpus, page_size, .. } = self.clone();
+        let Self { name, purpose, bytes, vcpus, page_size, .. } = self.clone();
         let claim = Claim { bytes, page_size, ..Claim::default() };
         let bytes = policy::outstanding(&claim, resident, resident);
         let owner = self.owner().map(Into::into);
-        policy::Reservation { name, owner, bytes, vcpus, page_size }
+        policy::Reservation { name, purpose, owner, bytes, vcpus, page_size }
     }
 }
 

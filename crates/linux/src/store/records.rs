@@ -264,7 +264,8 @@ impl Store {
         }
     }
 
-    /// Waits for the lock without a bound.
+    /// Waits for the lock without a bound. For tests: elsewhere a session alone takes the lock.
+    #[cfg(any(test, feature = "simulation"))]
     pub fn lock(&self) -> Result<Locked, Error> {
         let proc = &self.proc;
         self.lock_waiting(Wait { at_most: None, proc, notify: &mut |_| {}, meanwhile: &mut || {} })
@@ -275,7 +276,7 @@ impl Store {
     /// # Errors
     /// If the store cannot be created or trusted. [`Error::Refused`], which names the holder of the
     /// lock, if the wait reaches its bound.
-    pub fn lock_waiting(&self, mut wait: Wait<'_>) -> Result<Locked, Error> {
+    pub(crate) fn lock_waiting(&self, mut wait: Wait<'_>) -> Result<Locked, Error> {
         let mut locked = || {
             let own = Folder::make(&self.directory)?;
             let domains = own.make_below(DOMAINS)?;
@@ -283,6 +284,11 @@ impl Store {
             Ok(Locked { store: self.clone(), own, domains, _held: held })
         };
         locked().map_err(needs_root)
+    }
+
+    /// Whether a transaction is under way, or was left unfinished.
+    pub(crate) fn has_journal(&self) -> Result<bool, Error> {
+        Folder::open(&self.directory)?.map_or(Ok(false), |own| journal::exists(&own))
     }
 
     pub(super) fn domains(&self) -> Result<Option<Folder>, Error> {

@@ -193,7 +193,7 @@ fn placed(
     let name = incoming.reservation_name();
     let decide = |seen: &Observation| {
         let rewritten = incoming.rewritten(pins_vcpus, seen, &CostModel::default());
-        let wanted = rewritten.as_ref().ok().and_then(|it| it.reservation(&name));
+        let wanted = rewritten.as_ref().ok().and_then(|it| it.reservation(incoming));
         (rewritten, wanted)
     };
     let mut reserve = || reserve_incoming(&mut host, &name, &known, decide, || race.is_first());

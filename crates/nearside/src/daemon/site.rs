@@ -27,7 +27,8 @@ impl Site {
         Self { host, watcher, reported: Reported::default(), totals: Totals::default() }
     }
 
-    /// Applies the transactions of a plan in order until `is_over`.
+    /// Applies the transactions of a plan in order until `is_over`. A change that was left
+    /// unfinished is rolled back first, even if there is nothing to apply.
     pub(super) fn apply(
         &mut self,
         plan: &ControlPlan,
@@ -35,14 +36,18 @@ impl Site {
         is_over: &dyn Fn() -> bool,
     ) -> Settled {
         let mut outcomes: Vec<Result<(), Refusal>> = Vec::new();
-        if !plan.transactions.is_empty() {
+        // If the records cannot be trusted, the lock cannot be had either, which tells.
+        let is_unfinished = self.host.has_unfinished_change().unwrap_or(true);
+        if is_unfinished || !plan.transactions.is_empty() {
             match self.host.begin() {
                 Err(error) => {
                     self.reported.report([fallback::not_locked(&error)]);
                 }
                 Ok(mut session) => {
-                    // Fresh figures of memory. If this fails, the first transaction tells.
-                    let _ = session.observe(Some(topology));
+                    if !plan.transactions.is_empty() {
+                        // Fresh figures of memory. If this fails, the first transaction tells.
+                        let _ = session.observe(Some(topology));
+                    }
                     for transaction in &plan.transactions {
                         notify::busy();
                         for part in transaction.parts() {
@@ -66,6 +71,10 @@ impl Site {
 
     /// Counts and reports the outcome of a transaction.
     fn count(&mut self, transaction: &Transaction, outcome: &Result<(), Refusal>) {
+        if let Err(refusal) = outcome {
+            let reserved = transaction.subjects().into_iter().filter(|it| it.part().is_none());
+            self.reported.report(reserved.map(|it| format!("{it}: {refusal}")));
+        }
         for part in transaction.parts() {
             let domain = part.domain();
             match outcome {

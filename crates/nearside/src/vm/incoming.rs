@@ -9,7 +9,7 @@ use super::{complete::errors, placement::placement, request::request, shape};
 use crate::room::Shortage;
 use nearside_libvirt::{CellId, Domain, Keep, Metadata, Written, complete, operators, strip};
 use nearside_policy::{
-    ByNode, CellsDecision, CostModel, INCOMING, Observation, PageSize, Reservation,
+    ByNode, CellsDecision, CostModel, Observation, PageSize, Purpose, Reservation,
 };
 use std::collections::BTreeSet;
 
@@ -57,8 +57,11 @@ impl Incoming {
 
     /// The name of its reservation. A second attempt has the same one.
     pub(crate) fn reservation_name(&self) -> String {
-        let name = self.domain.name.as_ref().map_or("", |name| &name.value);
-        format!("{INCOMING}{name}")
+        format!("incoming-{}", self.name())
+    }
+
+    fn name(&self) -> &str {
+        self.domain.name.as_ref().map_or("", |name| &name.value)
     }
 
     /// Places it on the observed machine and rewrites its bindings.
@@ -115,7 +118,7 @@ impl Incoming {
 impl Rewritten {
     /// The memory and vCPUs of its homes, to be reserved until it runs. None if its cells have
     /// pages of several sizes, which one reservation cannot hold.
-    pub(crate) fn reservation(&self, name: &str) -> Option<Reservation> {
+    pub(crate) fn reservation(&self, incoming: &Incoming) -> Option<Reservation> {
         let claims = || self.decision.cells.iter().map(|cell| &cell.home.claim);
         let sizes: BTreeSet<PageSize> = claims().map(|claim| claim.page_size).collect();
         let page_size = sizes
@@ -124,7 +127,9 @@ impl Rewritten {
             .filter(|size| claims().all(|claim| claim.page_size == *size))?;
         let bytes = sum(claims().map(|claim| &claim.bytes));
         let vcpus = sum(claims().map(|claim| &claim.vcpus));
-        Some(Reservation { name: name.into(), bytes, vcpus, page_size, ..Reservation::default() })
+        let (name, guest) = (incoming.reservation_name(), incoming.name().into());
+        let purpose = Purpose::IncomingGuest(guest);
+        Some(Reservation { name, purpose, owner: None, bytes, vcpus, page_size })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     store::{CpuBinding, Lifetime},
 };
 use nearside_policy::{
-    Affinity, Claim, Home, Limits, MemoryPolicy, Origin, PageSize, PartId, Until,
+    Affinity, Claim, Home, Limits, MemoryPolicy, Origin, PageSize, PartId, Purpose, Until,
 };
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 use proptest::prelude::*;
@@ -230,6 +230,7 @@ fn a_reservation_of_a_process_that_lives_keeps_its_memory() {
     let bytes = [(NodeId(1), 200 * MIB)].into();
     let reservation = crate::store::Reservation {
         name: "libc".into(),
+        purpose: Purpose::Copies,
         lifetime,
         bytes,
         vcpus: Default::default(),

@@ -308,8 +308,8 @@ fn reservations_last_as_long_as_their_lease() {
         let bytes = [(NodeId(1), 4096)].into();
         // A domain of the same name is another subject.
         let name = "a".into();
-        let vcpus = Default::default();
-        let reservation = Reservation { name, lifetime, bytes, vcpus, page_size: PageSize::Base };
+        let (purpose, vcpus, page_size) = Default::default();
+        let reservation = Reservation { name, purpose, lifetime, bytes, vcpus, page_size };
         host.lock().put(&host.record).unwrap();
         host.lock().reserve(&reservation).unwrap();
         let expected: &[Reservation] = if lasts { &[reservation] } else { &[] };
@@ -329,8 +329,9 @@ fn reservations_last_as_long_as_their_lease() {
 fn changes(host: &Host) -> Vec<Change> {
     let lifetime = host.store.lease(None).unwrap();
     let bytes = [(NodeId(0), 1)].into();
-    let (name, vcpus) = ("r".into(), Default::default());
-    let reservation = Reservation { name, lifetime, bytes, vcpus, page_size: PageSize::Base };
+    let (name, purpose) = ("r".into(), nearside_policy::Purpose::Copies);
+    let (vcpus, page_size) = Default::default();
+    let reservation = Reservation { name, purpose, lifetime, bytes, vcpus, page_size };
     let mut moved = host.record.clone();
     moved.part_mut().moving_to = Some([NodeId(0)].into());
     let (before, found) = (host.record.clone().into(), found(host).into());

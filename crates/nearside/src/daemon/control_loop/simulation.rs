@@ -434,14 +434,18 @@ fn number(variable: &str) -> Option<u64> {
     env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
+/// So many runs reach every kind of event and outcome.
+const ENOUGH_RUNS: u64 = 2_000;
+
 /// Every second of the runs, which are the same each time. `NEARSIDE_RUNS=N` makes N runs from new
 /// seeds instead.
 fn runs_from(first: u64) {
-    let runs = number("NEARSIDE_RUNS");
+    let chosen = number("NEARSIDE_RUNS");
+    let runs = chosen.unwrap_or(2_000);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = runs.map_or(0, |_| since.as_secs() << 24);
+    let seed = chosen.map_or(0, |_| since.as_secs() << 24);
     let mut reached = Reached::default();
-    for seed in (seed..seed + runs.unwrap_or(2_000)).skip(first as usize).step_by(2) {
+    for seed in (seed..seed + runs).skip(first as usize).step_by(2) {
         reached += run(seed).1;
     }
     println!("{reached:?}");
@@ -449,7 +453,8 @@ fn runs_from(first: u64) {
     let Reached { starts, reservations, refused_reservations, .. } = reached;
     let of_daemon = [failed_writes, deaths, roll_backs, homes, operators_homes];
     let of_others = [starts, reservations, refused_reservations];
-    assert!([&of_daemon[..], &of_others].concat().iter().all(|&count| count > 0), "{reached:?}");
+    let has_all = [&of_daemon[..], &of_others].concat().iter().all(|&count| count > 0);
+    assert!(has_all || runs < ENOUGH_RUNS, "{reached:?}");
 }
 
 #[test]

@@ -134,9 +134,14 @@ fn a_refused_step_that_cannot_be_undone_blocks_its_own_domain_only() {
     daemon.intervals(3);
     assert_eq!((daemon.at_home(&made), daemon.refusals(A)), (vec![B.to_owned()], 1));
     assert_eq!(daemon.refusals(B), 1, "a failed roll-back refuses the rest of the session");
+    let journal = made.path("run/nearside/journal.json");
+    assert!(journal.exists());
     fs::remove_dir(&setting).unwrap();
     fs::rename(&away, &setting).unwrap();
-    daemon.intervals(8);
+    daemon.intervals(1);
+    assert!(!journal.exists(), "it is undone as soon as that is possible");
+    assert_eq!(daemon.at_home(&made), [B], "and not tried again before its cooldown ends");
+    daemon.intervals(7);
     assert_eq!(daemon.at_home(&made), [A, B]);
 }
 

@@ -122,7 +122,11 @@ fn claims_and_reservations_of_others_are_respected() {
     let before = placed(&domain(&[4, 4], ""), &here);
     let mut there = machine(&[8, 8]);
     let first = rewritten(&before, &there).unwrap();
-    let reservation = first.reservation("incoming-vm").unwrap();
+    let incoming = Incoming::read(before.as_bytes()).unwrap().unwrap();
+    let reservation = first.reservation(&incoming).unwrap();
+    let guest = incoming.domain.name.as_ref().unwrap().value.clone();
+    assert_eq!(reservation.name, format!("incoming-{guest}"));
+    assert_eq!(reservation.purpose, Purpose::IncomingGuest(guest));
     let bytes = [(NodeId(0), 4 * GIB), (NodeId(1), 4 * GIB)].into();
     assert_eq!(
         (&reservation.bytes, crate::vm::incoming::sum([&reservation.vcpus].into_iter())),

@@ -196,3 +196,110 @@ impl Round<'_> {
         steps
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ControlObservation, SlowDown,
+        controllers::homes::{
+            fixture::{GIB, learned, part, seen},
+            tuning::Tuning,
+        },
+        index::{Index, NodeIndex},
+    };
+    use nearside_topology::{MemoryState, NodeId, NodeSet};
+
+    /// db and others want two CPUs each, of the two on node 0; node 1 is idle.
+    fn crowded() -> ControlObservation {
+        seen(101, 2, [4, 0])
+    }
+
+    fn second_node() -> NodeIndex {
+        NodeIndex::at(1)
+    }
+
+    /// A round in which db was first seen in an interval.
+    fn round<'a>(tuning: &'a Tuning, seen: &'a ControlObservation, since: u64) -> Round<'a> {
+        let mut learned = learned(tuning, seen);
+        learned.parts[part(0)].since = Some(since);
+        Round::new(tuning, seen, learned)
+    }
+
+    fn offer(seen: &ControlObservation, since: u64) -> Result<Offer, HomeBlocker> {
+        round(&Tuning::default(), seen, since).offer(part(0), Trigger::Contention)
+    }
+
+    #[test]
+    fn another_home_is_offered_if_it_has_room_is_better_and_pays() {
+        let better = offer(&crowded(), 1).unwrap();
+        assert_eq!(better.there.home, [second_node()]);
+        // At home a part of its memory is remote; see the cases of `evaluation`.
+        let slow_downs = (better.payback.here(), better.payback.there());
+        assert_eq!(slow_downs, (SlowDown(1_400_000), SlowDown(1_000_000)));
+        // 4 GiB cost 8.2 s. At 0.57 s a second that takes 15 s, and db is expected to run for 14.
+        let young = offer(&crowded(), 94).unwrap_err();
+        assert!(matches!(young, HomeBlocker::DoesNotPay { within_ms: 14_000, .. }), "{young}");
+        assert!(offer(&crowded(), 93).is_ok(), "and now for 16");
+        let quiet = offer(&seen(101, 0, [0, 0]), 1).unwrap_err();
+        assert!(matches!(quiet, HomeBlocker::NoneBetter { .. }), "{quiet}");
+        // db has 4 GiB. With 3 on node 1 it stays on both; with none that is no better.
+        for (free_gib, home) in [(0, None), (3, Some("0-1")), (4, Some("1"))] {
+            let mut crowded = crowded();
+            let state = MemoryState { free_bytes: free_gib * GIB, ..MemoryState::default() };
+            crowded.machine.topology.nodes[1].state = Some(state);
+            let offered = offer(&crowded, 1).ok().map(|it| {
+                it.there.home.iter().map(|i| NodeId(i.position() as u32)).collect::<NodeSet>()
+            });
+            let expected = home.map(|nodes| nodes.parse().unwrap());
+            assert_eq!(offered, expected, "{free_gib} GiB are free on node 1");
+        }
+    }
+
+    #[test]
+    fn an_offer_changes_nothing_and_an_accepted_one_moves_the_load_and_begins_a_cooldown() {
+        let (tuning, seen) = (Tuning::default(), crowded());
+        let mut round = round(&tuning, &seen, 1);
+        let loads = |round: &Round<'_>| {
+            [NodeIndex::at(0), second_node()].map(|i| round.host().load_milli(&[i]))
+        };
+        assert_eq!(loads(&round), [4000, 0]);
+        let offer = round.offer(part(0), Trigger::Contention).unwrap();
+        assert_eq!(loads(&round), [4000, 0]);
+        assert_eq!(round.may_move(part(0)), Ok(()));
+        let reason = Reason::PaysBack { payback: offer.payback };
+        let steps = round.accept(part(0), &offer.there, &reason);
+        let said: Vec<_> = steps.iter().map(|step| step.action.to_string()).collect();
+        assert_eq!(said, ["claim node 1: 2 vCPUs, 4 GiB", "make node 1 the home"]);
+        assert_eq!(loads(&round), [2000, 2000]);
+        let moved = round.known(part(0)).moved.unwrap();
+        let expected = (101, tuning.cooldown_intervals, MilliVcpus(2000));
+        assert_eq!((moved.at, moved.cooldown_intervals, moved.load), expected);
+        assert_eq!(round.known(part(0)).contention_intervals, 0);
+    }
+
+    #[test]
+    fn parts_of_a_contended_home_are_due_first_and_those_that_may_not_move_never() {
+        let tuning = Tuning::default();
+        let mut seen = crowded();
+        // Four domains on node 0: one is contended for long, one is as long as it shares its home,
+        // one has just moved, one is idle.
+        let (db, load) = (seen.machine.parts[0].clone(), seen.loads[&"db".into()].clone());
+        for name in ["beside", "moved", "idle"] {
+            seen.machine.parts.push(crate::PartState { id: name.into(), ..db.clone() });
+            seen.loads.insert(name.into(), load.clone());
+        }
+        let mut learned = learned(&tuning, &seen);
+        learned.parts[part(0)].contention_intervals = tuning.threshold_intervals;
+        learned.parts[part(1)].contention_intervals = 0;
+        let load = MilliVcpus(4000);
+        learned.parts[part(2)].moved = Some(LastMove { at: 100, cooldown_intervals: 5, load });
+        learned.parts[part(3)].demand = MilliVcpus(0);
+        let mut round = Round::new(&tuning, &seen, learned);
+        let contention = Trigger::Contention;
+        assert_eq!(round.due(), [(part(0), contention), (part(1), contention)]);
+        let blocker = |at| round.known(part(at)).status.home_blocker.clone();
+        assert!(matches!(blocker(2), Some(HomeBlocker::Cooldown { .. })), "{:?}", blocker(2));
+        assert_eq!(blocker(3), None);
+    }
+}

@@ -243,3 +243,90 @@ impl<'a> Round<'a> {
         self.known[at].status.home_blocker.get_or_insert(HomeBlocker::NoRoom);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        CellId, PageSize, PartId,
+        controllers::homes::{
+            evaluation::Evaluator,
+            fixture::{GIB, learned, part, seen},
+        },
+        index::Index,
+    };
+
+    fn with_parts(ids: &[PartId]) -> ControlObservation {
+        let mut seen = seen(1, 0, [0, 0]);
+        let (db, load) = (seen.machine.parts.remove(0), seen.loads.remove(&"db".into()).unwrap());
+        for id in ids {
+            seen.machine.parts.push(PartState { id: id.clone(), ..db.clone() });
+            seen.loads.insert(id.clone(), load.clone());
+        }
+        seen
+    }
+
+    fn with_round<T>(seen: &ControlObservation, then: impl FnOnce(Round<'_>) -> T) -> T {
+        let tuning = Tuning::default();
+        then(Round::new(&tuning, seen, learned(&tuning, seen)))
+    }
+
+    #[test]
+    fn only_parts_with_a_load_and_a_name_of_their_own_are_sampled() {
+        let mut seen = with_parts(&["a".into(), "b".into(), "a".into(), "c".into()]);
+        seen.loads.remove(&"b".into());
+        with_round(&seen, |round| {
+            assert_eq!(round.sampled(), [part(0), part(3)]);
+            assert!(!round.is_sampled(part(1)) && !round.is_sampled(part(2)));
+        });
+    }
+
+    #[test]
+    fn cells_keep_off_the_nodes_of_other_cells_of_their_guest_alone() {
+        let cell = |domain: &str, number| PartId::cell_of(domain, CellId(number));
+        let seen = with_parts(&[cell("vm", 0), cell("vm", 1), cell("other", 0), "db".into()]);
+        with_round(&seen, |round| {
+            let of = |at| round.nodes_of_siblings(part(at));
+            // All homes are on node 0.
+            let first = NodeIndex::at(0);
+            assert_eq!([of(0), of(1), of(2), of(3)], [vec![first], vec![first], vec![], vec![]]);
+        });
+    }
+
+    #[test]
+    fn a_binding_to_the_whole_machine_or_to_nodes_that_are_gone_binds_to_nothing() {
+        for (bound, expected) in
+            [(None, None), (Some("0-1"), None), (Some("7"), None), (Some("1,7"), Some("1"))]
+        {
+            let mut seen = seen(1, 0, [0, 0]);
+            let nodes = |list: &str| list.parse::<NodeSet>().unwrap();
+            seen.loads.get_mut(&"db".into()).unwrap().bound_to = bound.map(nodes);
+            let found = with_round(&seen, |round| round.bound_to(part(0)));
+            assert_eq!(found, expected.map(nodes), "{bound:?}");
+        }
+    }
+
+    #[test]
+    fn memory_of_a_new_home_is_taken_for_later_decisions_of_the_round() {
+        let seen = seen(1, 0, [0, 0]);
+        with_round(&seen, |mut round| {
+            let free = |round: &Round<'_>| {
+                [0, 1].map(|i| round.host().room(PageSize::Base, NodeIndex::at(i)).available / GIB)
+            };
+            assert_eq!(free(&round), [16, 16], "its memory is in use, beside what is available");
+            let db = round.part(part(0)).clone();
+            let tuning = round.tuning();
+            let evaluator = Evaluator::new(round.host_mut(), &db, tuning, true);
+            let there = evaluator.evaluate(&[NodeIndex::at(1)]).unwrap();
+            let steps = round.rehome(part(0), &there, &Reason::Placed);
+            assert_eq!(free(&round), [16, 12], "4 GiB are still to come");
+            assert!(round.is_moving(part(0)));
+            round.transact(steps);
+            let (plan, history) = round.finish();
+            let [transaction] = &plan.transactions[..] else { panic!("{plan:?}") };
+            assert_eq!(transaction.check(&seen.machine), Ok(()));
+            let home = history.parts[&"db".into()].home.as_ref().unwrap();
+            assert_eq!(home.nodes, NodeSet::from([NodeId(1)]));
+        });
+    }
+}
