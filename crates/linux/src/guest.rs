@@ -28,7 +28,7 @@ pub struct Guest {
     pub other_threads: ByNode,
     /// Its memory that no call moves.
     pub unmovable: Unmovable,
-    /// The QEMU that its threads and addresses are those of; none if it has ended since, or no
+    /// Its QEMU, which has these threads and addresses; none if the QEMU has ended since, or no
     /// thread of a vCPU is known.
     #[serde(skip)]
     pub process: Option<QemuProcess>,

@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 pub struct Unowned {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
     /// The nodes of the answer.
     pub nodes: NodeSet,

@@ -61,7 +61,7 @@ pub struct CgroupId(pub u64);
 pub struct Reservation {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default)]
     pub purpose: Purpose,
     /// The path of the cgroup whose domain has adopted it.

@@ -13,7 +13,7 @@ pub enum Subject<'a> {
     Reservation(&'a str),
 }
 
-/// What memory is reserved for.
+/// The purpose of reserved memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {

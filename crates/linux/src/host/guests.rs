@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use crate::{guest::Addresses, made::Made};
     use nearside_policy::CellId;
-    use std::{fs, ops::Range};
+    use std::fs;
 
     const GROUP: &str = "/vm";
     const QEMU: i32 = 7;
@@ -141,15 +141,7 @@ mod tests {
         }
     }
 
-    fn made() -> Made {
-        Made::of("cpuset memory", 2, 4096, 4096)
-    }
-
-    fn addresses(process: i32, range: Range<u64>) -> Addresses {
-        Addresses { process, range }
-    }
-
-    /// What is to be moved for cell 0: all memory but that of cell 1.
+    /// The memory of cell 0: all but that of cell 1.
     fn extent(host: &Host, made: &Made) -> Result<Extent, String> {
         let id = PartId::cell_of(GROUP, CellId(0));
         let extent = host.extent(&id, &made.vm(), &host.topology().unwrap());
@@ -157,21 +149,24 @@ mod tests {
     }
 
     fn without(process: i32, start: u64) -> Result<Extent, String> {
-        Ok(Extent::Without(vec![addresses(process, start..start + 32 * MIB)]))
+        let range = start..start + 32 * MIB;
+        Ok(Extent::Without(vec![Addresses { process, range }]))
     }
 
-    fn look(host: &mut Host, made: &Made) {
+    /// A host that has looked at a guest.
+    fn looked() -> (Made, Host) {
+        let made = Made::of("cpuset memory", 2, 4096, 4096);
+        made.runs_qemu(QEMU, 100, [0x800_0000, 0x400_0000]);
+        let mut host = made.host();
         let topology = host.topology().unwrap();
         let seen = host.look_at_guest(&made.vm(), &topology).unwrap().unwrap();
         assert_eq!(seen.cells[0].thread_numbers.len(), 1, "{seen:?}");
+        (made, host)
     }
 
     #[test]
     fn a_look_is_remembered_while_its_qemu_runs() {
-        let made = made();
-        made.runs_qemu(QEMU, 100, [0x800_0000, 0x400_0000]);
-        let mut host = made.host();
-        look(&mut host, &made);
+        let (made, mut host) = looked();
         // Nothing of it is read again.
         for file in ["cmdline", "maps", "numa_maps"] {
             fs::remove_file(made.path(&format!("proc/{QEMU}/{file}"))).unwrap();
@@ -184,10 +179,7 @@ mod tests {
     #[test]
     fn another_qemu_in_the_same_group_is_looked_at_anew() {
         for (process, start_ticks) in [(QEMU, 200), (17, 200), (17, 100)] {
-            let made = made();
-            made.runs_qemu(QEMU, 100, [0x800_0000, 0x400_0000]);
-            let mut host = made.host();
-            look(&mut host, &made);
+            let (made, host) = looked();
             fs::remove_dir_all(made.path(&format!("proc/{QEMU}"))).unwrap();
             made.runs_qemu(process, start_ticks, [0x4800_0000, 0x4400_0000]);
             assert_eq!(extent(&host, &made), without(process, 0x4400_0000));
@@ -196,10 +188,7 @@ mod tests {
 
     #[test]
     fn memory_of_a_qemu_that_has_ended_is_not_moved() {
-        let made = made();
-        made.runs_qemu(QEMU, 100, [0x800_0000, 0x400_0000]);
-        let mut host = made.host();
-        look(&mut host, &made);
+        let (made, host) = looked();
         let stat = made.path(&format!("proc/{QEMU}/stat"));
         let text = fs::read_to_string(&stat).unwrap();
         made.file("cg/vm/cgroup.procs", "");

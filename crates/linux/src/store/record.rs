@@ -103,7 +103,7 @@ pub struct CpuBinding {
 pub struct Reservation {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
     /// The lifetime.
     pub lifetime: Lifetime,
