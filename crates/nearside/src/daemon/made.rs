@@ -45,7 +45,7 @@ impl Made {
             self.file(&format!("cg{path}/{file}"), "\n");
         }
         self.refuse_bindings(path, false);
-        symlink("cpuset.mems", self.path(format!("cg{path}/cpuset.mems.effective"))).unwrap();
+        self.file(&format!("cg{path}/cpuset.mems.effective"), "0-1\n");
     }
 
     /// Lets a folder's last change lie far back, as if that much time had passed since. A second
@@ -78,6 +78,20 @@ impl Made {
             true => fs::write(in_force, "0-3\n").unwrap(),
             false => symlink("cpuset.cpus", in_force).unwrap(),
         }
+    }
+
+    /// Does something while a group without CPUs of its own has all CPUs in force, as the kernel
+    /// has it. Otherwise such a group shows none.
+    pub(super) fn with_cpus_from_above<T>(&self, group: &str, does: impl FnOnce() -> T) -> T {
+        let setting = fs::read_to_string(self.path(format!("cg{group}/cpuset.cpus")));
+        let obeys = self.path(format!("cg{group}/cpuset.cpus.effective")).is_symlink();
+        if !obeys || !setting.is_ok_and(|cpus| cpus.trim().is_empty()) {
+            return does();
+        }
+        self.refuse_bindings(group, true);
+        let done = does();
+        self.refuse_bindings(group, false);
+        done
     }
 
     pub(super) fn host(&self) -> Host {

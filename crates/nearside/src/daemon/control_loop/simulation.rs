@@ -90,6 +90,7 @@ struct Reached {
     roll_backs: usize,
     homes: usize,
     operators_homes: usize,
+    operators_homes_of_found: usize,
     starts: usize,
     reservations: usize,
     refused_reservations: usize,
@@ -262,8 +263,17 @@ impl Run {
         self.under(fault, |run| {
             let Some(Daemon { control, .. }) = &mut run.daemon else { return };
             let found_by = control.site.watcher.found_by(change.domain());
-            let answer = requests::fulfil(&mut control.site.host, &change, found_by);
-            run.reached.operators_homes += usize::from(matches!(answer, Answer::Done { .. }));
+            let host = &mut control.site.host;
+            let answer = run.made.with_cpus_from_above(change.domain(), || {
+                requests::fulfil(host, &change, found_by)
+            });
+            let is_home =
+                matches!((&change, answer), (Change::SetAffinity { .. }, Answer::Done { .. }));
+            let reached = match found_by {
+                None => &mut run.reached.operators_homes,
+                Some(_) => &mut run.reached.operators_homes_of_found,
+            };
+            *reached += usize::from(is_home);
         });
     }
 
@@ -412,6 +422,7 @@ impl AddAssign for Reached {
         self.roll_backs += other.roll_backs;
         self.homes += other.homes;
         self.operators_homes += other.operators_homes;
+        self.operators_homes_of_found += other.operators_homes_of_found;
         self.starts += other.starts;
         self.reservations += other.reservations;
         self.refused_reservations += other.refused_reservations;
@@ -449,11 +460,14 @@ fn runs_from(first: u64) {
         reached += run(seed).1;
     }
     println!("{reached:?}");
-    let Reached { failed_writes, deaths, roll_backs, homes, operators_homes, .. } = reached;
+    let Reached { failed_writes, deaths, roll_backs, homes, .. } = reached;
+    let Reached { operators_homes, operators_homes_of_found, .. } = reached;
     let Reached { starts, reservations, refused_reservations, .. } = reached;
-    let of_daemon = [failed_writes, deaths, roll_backs, homes, operators_homes];
+    let of_daemon = [failed_writes, deaths, roll_backs, homes];
+    let of_operators = [operators_homes, operators_homes_of_found];
     let of_others = [starts, reservations, refused_reservations];
-    let has_all = [&of_daemon[..], &of_others].concat().iter().all(|&count| count > 0);
+    let all = [&of_daemon[..], &of_operators, &of_others].concat();
+    let has_all = all.iter().all(|&count| count > 0);
     assert!(has_all || runs < ENOUGH_RUNS, "{reached:?}");
 }
 
