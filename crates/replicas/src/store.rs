@@ -313,7 +313,7 @@ fn tmpfs(node: NodeId, budget_bytes: u64, huge: bool) -> rustix::io::Result<Owne
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::{fs, io::Write, process::Command};
 
     #[test]
     fn every_page_of_a_file_is_counted_once_whatever_the_window() {
@@ -325,5 +325,24 @@ mod tests {
         }
         let empty = tempfile::tempfile().unwrap();
         assert!(pages_by_window(&empty, page_bytes()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_copy_that_is_being_executed_keeps_its_content_until_that_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("sleep");
+        // A child of another test could inherit a descriptor that this process writes to.
+        let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap();
+        assert!(copied.success());
+        let bytes = || fs::metadata(&program).unwrap().len();
+        let (store, bytes_before) = (Store::in_folder(NodeId(0), folder.path()), bytes());
+        let mut child = Command::new(&program).arg("600").spawn().unwrap();
+        let refused = store.empty("sleep").unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ExecutableFileBusy);
+        assert!(bytes_before > 0 && bytes() == bytes_before);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        store.empty("sleep").unwrap();
+        assert_eq!(bytes(), 0);
     }
 }

@@ -274,4 +274,50 @@ mod tests {
         assert_eq!(end(shared), Ok(()), "it was there");
         assert_eq!(end(shared), Err(Errno::INVAL));
     }
+
+    /// Without a thread: `changed` is called by the test.
+    fn without_thread(changes: OwnedFd, stores: Vec<Store>) -> Truncations {
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let stores = Arc::new(stores);
+        let watched = Watched { changes, stores, files: Mutex::default() };
+        Truncations { watched: Arc::new(watched), end }
+    }
+
+    #[test]
+    fn a_truncation_whose_event_was_lost_empties_the_copy_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        fs::create_dir(&store).unwrap();
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let changes = inotify::init(flags).unwrap();
+        let truncations = without_thread(changes, vec![Store::in_folder(NODE, &store)]);
+        let names = ["one", "two", "truncated"];
+        for (original, copy) in names.map(|name| copied(folder.path(), name)) {
+            truncations.add(&original, NODE, &copy).unwrap();
+        }
+        let mut files = ["one", "two"]
+            .map(|name| fs::File::options().append(true).open(folder.path().join(name)).unwrap());
+        let most = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+        // The kernel keeps one event of several equal ones in a row.
+        for event in 0..=most.trim().parse::<usize>().unwrap() {
+            std::io::Write::write_all(&mut files[event % 2], b".").unwrap();
+        }
+        truncate_without_write_access(&folder.path().join("truncated"));
+        truncations.watched.changed();
+        let bytes = names.map(|name| fs::metadata(store.join(name)).unwrap().len());
+        assert_eq!(bytes, [5, 5, 0]);
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_watched_is_barred_and_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("store")).unwrap();
+        // It takes no watches.
+        let changes = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let truncations = without_thread(changes, vec![]);
+        let (original, copy) = copied(folder.path(), "one");
+        let added = truncations.add(&original, NODE, &copy);
+        assert!(matches!(added, Err(Bar::NotWatched { .. })), "{added:?}");
+        assert!(truncations.watched.files().is_empty());
+    }
 }
