@@ -46,11 +46,14 @@ pub enum Error {
     NotInForce(String),
     /// A record, or the journal, that cannot be read.
     #[error(
-        "{}: cannot read the record: {why}. Use the version of Nearside that wrote it, or remove \
-         the file once the domain has ended",
-        path.display()
+        "{}: cannot read the {}: {why}. Use the version of Nearside that wrote it, or {}",
+        path.display(),
+        kind.name(),
+        kind.way_out()
     )]
     Record {
+        /// The kind of the file.
+        kind: StateFile,
         /// The file.
         path: PathBuf,
         /// The reason, with the version that wrote it as far as the file names one.
@@ -78,6 +81,48 @@ pub enum Error {
     /// Refused, for the reason in the text.
     #[error("{0}")]
     Refused(String),
+}
+
+impl Error {
+    /// Whether this process's user may not read a file.
+    pub(crate) fn is_denied(&self) -> bool {
+        match self {
+            Self::File { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            _ => false,
+        }
+    }
+}
+
+/// The kinds of files in the state folder that every change depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateFile {
+    /// The record of a domain.
+    Domain,
+    /// The record of a reservation.
+    Reservation,
+    /// The journal of a change.
+    Journal,
+}
+
+impl StateFile {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Domain => "record",
+            Self::Reservation => "record of a reservation",
+            Self::Journal => "journal of an unfinished change",
+        }
+    }
+
+    const fn way_out(self) -> &'static str {
+        match self {
+            Self::Domain => "remove the file once the domain has ended",
+            Self::Reservation => "remove the file, which gives the memory back to all",
+            Self::Journal => {
+                "remove the file: what the change has done then stays, so set the homes of its \
+                 domains anew"
+            }
+        }
+    }
 }
 
 /// Adds the subject to an error of the operating system.

@@ -75,6 +75,8 @@ pub struct Facts {
     pub state_writable: bool,
     /// The reason why records of domains are not believed, if there is one.
     pub state_refused: Option<String>,
+    /// Files that keep every change from being made, because they cannot be read, with the reasons.
+    pub state_unreadable: Vec<String>,
     /// Domains with a home of several nodes.
     pub wide_domains: Vec<String>,
 }
@@ -182,7 +184,8 @@ impl Facts {
         let tree = Tree::find(&root.join("proc/self/mountinfo"));
         let allowed = tree.as_ref().ok().and_then(|tree| host::allowed(tree, Systemd::runs(root)));
         let store = Store::new(state, &read("proc/sys/kernel/random/boot_id").unwrap_or_default());
-        let records = tree.ok().map(|tree| store.records(&tree).0).unwrap_or_default();
+        let records = tree.as_ref().map(|tree| store.records(tree).0).unwrap_or_default();
+        let unreadable = tree.as_ref().map(|tree| store.unreadable(tree)).unwrap_or_default();
         let wide = records.into_iter().filter(|record| record.home_nodes().len() > 1);
         let support = if try_policies { policies(&memory_nodes) } else { Vec::new() };
         let that_are = |wanted| {
@@ -227,6 +230,7 @@ impl Facts {
                 .unwrap_or_default(),
             state_writable: can_be_made(state),
             state_refused: Folder::open(state).err().map(|refused| refused.to_string()),
+            state_unreadable: unreadable.iter().map(ToString::to_string).collect(),
             wide_domains: wide.map(|record| record.name).collect(),
         }
     }

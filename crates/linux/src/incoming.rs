@@ -6,7 +6,8 @@ use nearside_policy::{Observation, RESERVED_FOR_S, Reservation, Transaction, Unt
 use nearside_topology::Topology;
 
 /// Decides on nodes and reserves their memory under `name`, as one step under the lock. A
-/// reservation of that name which no domain has adopted is that of an earlier attempt, and ends.
+/// reservation of that name which no domain has adopted is that of an earlier attempt: this one
+/// replaces it, unless it is refused.
 /// `known` is the machine as read earlier. `is_awaited` is asked right before the reservation is
 /// written: none is written for a caller that has given up.
 ///
@@ -22,15 +23,16 @@ pub fn reserve_incoming<T>(
     is_awaited: impl FnOnce() -> bool,
 ) -> Result<(T, Result<(), Refusal>), Refusal> {
     let mut session = host.begin()?;
-    session.release(name)?;
     let seen = session.observe(Some(known))?;
-    let (decision, wanted) = decide(seen);
+    let is_earlier = seen.reservation(name).is_some_and(|it| it.owner.is_none());
+    let earlier = is_earlier.then_some(name).into_iter().collect();
+    let (decision, wanted) = decide(&seen.without(&earlier));
     let until = Until::Seconds(RESERVED_FOR_S);
     let reserve = wanted.map(|wanted| Transaction::reserving(wanted, until, seen));
     let reserved = match reserve {
         Some(reserve) if is_awaited() => session.apply(&reserve),
         Some(_) => Err(Error::Refused(NOT_AWAITED.into()).into()),
-        None => Ok(()),
+        None => session.release(name).map(|_| ()),
     };
     Ok((decision, reserved))
 }
@@ -99,5 +101,17 @@ mod tests {
         assert_eq!(reserve(&made, "incoming-a", 300), (vec![], true));
         let second = ("incoming-a".to_owned(), 300);
         assert_eq!(reserve(&made, "incoming-b", 600), (vec![second], true));
+    }
+
+    #[test]
+    fn a_refused_attempt_leaves_the_reservation_of_the_former_one() {
+        for (mib, is_awaited) in [(2000, true), (600, false)] {
+            let made = made();
+            assert_eq!(reserve(&made, "incoming-a", 300), (vec![], true));
+            let refused = reserve_if(&made, "incoming-a", mib, is_awaited);
+            assert_eq!(refused, (vec![], false), "the decision does not see its own");
+            let first = ("incoming-a".to_owned(), 300);
+            assert_eq!(reserve(&made, "incoming-b", 600), (vec![first], true));
+        }
     }
 }

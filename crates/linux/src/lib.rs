@@ -52,7 +52,7 @@ mod vm;
 pub mod watch;
 
 pub use disks::resolve_disks;
-pub use error::Error;
+pub use error::{Error, StateFile};
 pub use host::{
     Adopted, Batches, Host, NewDomain, OwnMove, Paths, Refusal, Session, Waiting, wants_fallback,
 };

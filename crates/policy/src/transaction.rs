@@ -184,7 +184,7 @@ impl Transaction {
         let released = self.released();
         match released.is_empty() {
             true => check(fresh),
-            // Their memory may be in use by now, so it is not taken for available.
+            // Their promises end. The fresh figures tell how much of their memory is still free.
             false => check(&fresh.without(&released)),
         }
     }
@@ -297,7 +297,7 @@ impl Demand {
 
 impl Observation {
     /// The machine without these reservations.
-    fn without(&self, ended: &BTreeSet<&str>) -> Self {
+    pub fn without(&self, ended: &BTreeSet<&str>) -> Self {
         let mut left = self.clone();
         left.reservations.retain(|reservation| !ended.contains(reservation.name.as_str()));
         left

@@ -54,8 +54,8 @@ impl Session<'_> {
         let mut adopted = Vec::new();
         for (reservation, newcomer) in adoptions(&unowned, &newcomers, &memory_nodes) {
             let (reservation, owner) = (waiting[reservation].0, &newcomers[newcomer].cgroup);
-            let group = self.host.tree.group(owner)?;
             // A domain that has ended takes nothing over.
+            let Ok(group) = self.host.tree.group(owner) else { continue };
             let Some(inode) = group.inode().ok().filter(|_| group.populated()) else { continue };
             let (name, owner, cgroup) = (reservation.name.clone(), owner.clone(), CgroupId(inode));
             let adopt = Action::Adopt { name: name.clone(), owner: owner.clone(), cgroup };

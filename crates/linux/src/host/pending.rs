@@ -381,14 +381,22 @@ pub(super) fn leave(host: &Host, group: &Cgroup, back: &Cgroup) -> Result<(), Er
 
 /// Whether a step changes more than records.
 fn has_effect(step: &Step) -> bool {
-    matches!(
-        step.action,
+    match step.action {
         Action::Create { .. }
-            | Action::SetMemoryPolicy { .. }
-            | Action::ConfineMemory { .. }
-            | Action::BindCpus { .. }
-            | Action::UnbindCpus { .. }
-    )
+        | Action::SetMemoryPolicy { .. }
+        | Action::ConfineMemory { .. }
+        | Action::BindCpus { .. }
+        | Action::UnbindCpus { .. } => true,
+        Action::Claim { .. }
+        | Action::SetHome { .. }
+        | Action::Forget { .. }
+        | Action::Reserve { .. }
+        | Action::Release { .. }
+        | Action::Adopt { .. }
+        | Action::PutOff { .. }
+        | Action::BeginMove { .. }
+        | Action::EndMove { .. } => false,
+    }
 }
 
 fn is_home(action: &Action) -> bool {

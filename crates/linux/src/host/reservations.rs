@@ -54,10 +54,21 @@ pub(super) fn changes(
                 let lifetime = store.put_off(&present).unwrap_or(present.lifetime);
                 Some(store::Reservation { lifetime, ..present })
             }
-            _ => {
+            Action::Release { .. } => {
                 present.ok_or_else(ended)?;
                 None
             }
+            // Actions on parts.
+            Action::Create { .. }
+            | Action::Claim { .. }
+            | Action::SetHome { .. }
+            | Action::ConfineMemory { .. }
+            | Action::BindCpus { .. }
+            | Action::UnbindCpus { .. }
+            | Action::Forget { .. }
+            | Action::SetMemoryPolicy { .. }
+            | Action::BeginMove { .. }
+            | Action::EndMove { .. } => present,
         };
     }
     let change = |[before, after]: [Option<store::Reservation>; 2]| Change {

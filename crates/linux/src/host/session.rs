@@ -269,7 +269,20 @@ impl<'h> Session<'h> {
 
 /// Whether the figures of a subject after this step cannot be told from those before.
 fn changes_figures(step: &Step) -> bool {
-    matches!(step.action, Action::Adopt { .. } | Action::BeginMove { .. } | Action::EndMove { .. })
+    match step.action {
+        Action::Adopt { .. } | Action::BeginMove { .. } | Action::EndMove { .. } => true,
+        Action::Create { .. }
+        | Action::Claim { .. }
+        | Action::SetHome { .. }
+        | Action::ConfineMemory { .. }
+        | Action::BindCpus { .. }
+        | Action::UnbindCpus { .. }
+        | Action::Forget { .. }
+        | Action::SetMemoryPolicy { .. }
+        | Action::Reserve { .. }
+        | Action::Release { .. }
+        | Action::PutOff { .. } => false,
+    }
 }
 
 /// The actions that lift Nearside's own bindings of a domain.

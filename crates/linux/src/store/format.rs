@@ -2,7 +2,7 @@
 //! it.
 
 use super::record::{Lifetime, Parts, Record, Reservation, Subject};
-use crate::error::Error;
+use crate::error::{Error, StateFile};
 use nearside_policy::{ByNode, Limits, PageSize, Purpose};
 use nearside_topology::type_words::in_plain_words;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,12 @@ const WRITER: &str = concat!("nearside ", env!("CARGO_PKG_VERSION"));
 
 /// The end of the name of a record's file.
 pub(super) const SUFFIX: &str = ".json";
+
+/// The start of the name of a reservation's file, which no domain's file has.
+pub(super) const RESERVATION: &str = "reservation+";
+
+/// The name of the journal's file.
+pub(super) const JOURNAL: &str = "journal.json";
 
 /// The longest record or journal, in bytes.
 pub(super) const MAX_RECORD_BYTES: u64 = nearside_topology::bounded_file::MAX_TEXT_BYTES;
@@ -223,7 +229,17 @@ fn broken(path: &Path, why: String, header: &Header) -> Error {
         let name: String = writer.chars().take(MAX_WRITER).flat_map(char::escape_debug).collect();
         format!(" ({name} wrote it)")
     });
-    Error::Record { path: path.into(), why: why + &writer.unwrap_or_default() }
+    unreadable(path, why + &writer.unwrap_or_default())
+}
+
+/// The error of a file that cannot be read for this reason.
+pub(super) fn unreadable(path: &Path, why: String) -> Error {
+    let kind = match path.file_name().and_then(|name| name.to_str()) {
+        Some(JOURNAL) => StateFile::Journal,
+        Some(name) if name.starts_with(RESERVATION) => StateFile::Reservation,
+        _ => StateFile::Domain,
+    };
+    Error::Record { kind, path: path.into(), why }
 }
 
 fn lifetime(header: Header) -> Option<Lifetime> {

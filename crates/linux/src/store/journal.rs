@@ -2,7 +2,7 @@
 //! was killed can be undone.
 
 use super::{
-    format::{self, Stored},
+    format::{self, JOURNAL, Stored},
     record::{Change, Lifetime, Subject},
 };
 use crate::{
@@ -11,9 +11,6 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::io;
-
-/// The file of the journal.
-const JOURNAL: &str = "journal.json";
 
 /// The longest journal, in bytes: the records of many domains.
 const MAX_JOURNAL_BYTES: u64 = 64 * format::MAX_RECORD_BYTES;
@@ -75,7 +72,7 @@ pub(super) fn read(own: &Folder, boot_id: &str) -> Result<Option<Journal>, Error
     if file.boot_id != boot_id {
         return Ok(None);
     }
-    let broken = |why: &str| Error::Record { path: path.clone(), why: why.into() };
+    let broken = |why: &str| format::unreadable(&path, why.into());
     let subject =
         |stored: Option<Stored>| stored.map(Subject::try_from).transpose().map_err(broken);
     let change = |it: StoredChange| {
@@ -91,6 +88,25 @@ pub(super) fn read(own: &Folder, boot_id: &str) -> Result<Option<Journal>, Error
     };
     let changes = file.changes.into_iter().map(change).collect::<Result<_, _>>()?;
     Ok(Some(Journal { changes }))
+}
+
+/// The journal of subjects of which one may live.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn of_living(
+    own: &Folder,
+    boot_id: &str,
+    lives: impl Fn(&Lifetime) -> bool,
+) -> Result<Option<Journal>, Error> {
+    let unreadable = match read(own, boot_id) {
+        Err(error) => error,
+        found => return found,
+    };
+    match lifetimes(own)? {
+        Some(all) if !all.is_empty() && !all.iter().any(lives) => Ok(None),
+        _ => Err(unreadable),
+    }
 }
 
 /// Whether there is a journal.

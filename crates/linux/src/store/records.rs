@@ -2,7 +2,7 @@
 
 use super::{
     arguments,
-    format::{self, MAX_RECORD_BYTES, Parsed, SUFFIX},
+    format::{self, MAX_RECORD_BYTES, Parsed, RESERVATION, SUFFIX},
     journal::{self, Journal},
     lock::{self, Wait},
     process::Process,
@@ -23,9 +23,6 @@ use std::{
 
 /// The folder in the store that has a record for each subject.
 const DOMAINS: &str = "domains";
-/// The start of the name of a reservation's file, which no domain's file has.
-const RESERVATION: &str = "reservation+";
-
 /// The longest name of a record's file: `NAME_MAX` (255 bytes) less the suffix that it has while it
 /// is written.
 const MAX_FILE_NAME: usize = 255 - ".new".len();
@@ -291,6 +288,20 @@ impl Store {
         Folder::open(&self.directory)?.map_or(Ok(false), |own| journal::exists(&own))
     }
 
+    fn journal(&self, own: &Folder, tree: &Tree) -> Result<Option<Journal>, Error> {
+        journal::of_living(own, &self.boot_id, |it| self.lives(it, tree))
+    }
+
+    /// The files that keep every change from being made: records of subjects that may live and the
+    /// journal, if they cannot be read. Files that this user may not read are left out.
+    pub(crate) fn unreadable(&self, tree: &Tree) -> Vec<Error> {
+        let Ok(Some(own)) = Folder::open(&self.directory) else { return Vec::new() };
+        let (_, mut unreadable) = self.subjects(tree);
+        unreadable.extend(self.journal(&own, tree).err());
+        unreadable.retain(|error| !error.is_denied());
+        unreadable
+    }
+
     pub(super) fn domains(&self) -> Result<Option<Folder>, Error> {
         Folder::open(&self.directory)?.map_or(Ok(None), |own| own.below(DOMAINS))
     }
@@ -324,11 +335,13 @@ impl Store {
 
 impl Locked {
     /// Writes the record of a domain. It replaces an earlier one.
+    #[cfg(any(test, feature = "simulation"))]
     pub fn put(&self, record: &Record) -> Result<(), Error> {
         self.write(&record.clone().into())
     }
 
     /// Writes a reservation. It replaces an earlier one.
+    #[cfg(any(test, feature = "simulation"))]
     pub fn reserve(&self, reservation: &Reservation) -> Result<(), Error> {
         self.write(&reservation.clone().into())
     }
@@ -406,11 +419,13 @@ impl Locked {
     }
 
     /// Removes the record of a domain; fine if it is gone already.
+    #[cfg(any(test, feature = "simulation"))]
     pub fn remove(&self, name: &str) -> Result<(), Error> {
         self.unlink(&domain_file(name))
     }
 
     /// Removes a reservation; fine if it is gone already.
+    #[cfg(any(test, feature = "simulation"))]
     pub fn release(&self, name: &str) -> Result<(), Error> {
         self.unlink(&reservation_file(name))
     }
@@ -446,17 +461,11 @@ impl Locked {
     /// If the journal of a living subject cannot be read, for example because another version
     /// wrote it.
     pub fn unfinished(&self, tree: &Tree) -> Result<Option<Journal>, Error> {
-        let unreadable = match journal::read(&self.own, &self.store.boot_id) {
-            Ok(Some(journal)) => return Ok(Some(journal)),
-            Ok(None) => return self.end_journal().map(|()| None),
-            Err(error) => error,
-        };
-        match journal::lifetimes(&self.own)? {
-            Some(all) if !all.is_empty() && !all.iter().any(|it| self.store.lives(it, tree)) => {
-                self.end_journal().map(|()| None)
-            }
-            _ => Err(unreadable),
+        let unfinished = self.store.journal(&self.own, tree)?;
+        if unfinished.is_none() {
+            self.end_journal()?;
         }
+        Ok(unfinished)
     }
 
     /// Removes the records of dead subjects, and empty cgroups below `parent`. Rewrites the records
@@ -585,7 +594,7 @@ fn parse_file(domains: &Folder, file: &str, text: &[u8]) -> Parsed {
         let why = format!("read the name {:?}, expected that of the file", subject.name());
         match self::file(&subject) == file {
             true => Ok(subject),
-            false => Err(Error::Record { path, why }),
+            false => Err(format::unreadable(&path, why)),
         }
     });
     Parsed { lifetime, subject }

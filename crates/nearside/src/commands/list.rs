@@ -7,13 +7,14 @@ use crate::{
     output::{self, Format},
     report::{
         list::{self, List},
+        reserved::Reserved,
         units::count,
     },
 };
 use nearside_linux::cgroup::Tree;
 use std::time::Duration;
 
-/// List the domains with their homes, claims and local shares
+/// List the domains with their homes, claims and local shares, and reserved memory
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -61,7 +62,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if domains.is_empty() {
         output::note([none(has_unreadable, args.daemon.watched(client::READ_WITHIN), host.tree())]);
     }
-    args.format.print(&List { domains: &domains }, |data| list::text(data, args.nodes))
+    let reservations = host.reservations();
+    let list = List { domains: &domains, reservations: Reserved::all(&reservations) };
+    args.format.print(&list, |data| list::text(data, args.nodes))
 }
 
 /// The note beside an empty list. An unreadable record may be that of a running domain, and the

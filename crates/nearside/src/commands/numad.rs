@@ -12,7 +12,7 @@ use nearside_linux::{
     Host, Paths, Refusal, Waiting,
     advise::{self, advise},
 };
-use nearside_policy::{Advice, Bytes, CostModel, usable_nodes};
+use nearside_policy::{Advice, Bytes, CostModel, Count, usable_nodes};
 use nearside_topology::{NodeSet, Topology, sysfs};
 use std::{
     ffi::OsStr,
@@ -255,7 +255,8 @@ fn answer(topology: &Topology, advised: Result<Advice, String>) -> Answer {
 
 /// The remark on an answer for which nothing was reserved.
 fn remark(size: Size, nodes: &NodeSet, refuse: bool, why: &str) -> String {
-    let size = format!("{} vCPUs and {}", size.vcpus, Bytes(size.memory_bytes));
+    let vcpus = Count(size.vcpus.into(), "vCPU");
+    let size = format!("{vcpus} and {}", Bytes(size.memory_bytes));
     match refuse {
         true => format!("refused {size}: {why}"),
         false => {

@@ -37,7 +37,7 @@ use std::{
 ///
 /// If the daemon runs, it makes the change for root and for members of its admin group, and moves
 /// the memory itself; with --move-memory, root makes the change here and now. Only the daemon
-/// gives a home to cgroups that it found.
+/// gives a home to cgroups that it found. It waits at most 5 s for the lock, whatever --wait says.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("home").required(true).args(["nodes", "auto"]))]
 #[command(after_help = "\

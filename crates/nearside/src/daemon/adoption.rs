@@ -48,9 +48,10 @@ impl Duty for Adoption {
             Err(error) => return reported.report([fallback::not_locked(&error)]),
         };
         let adopted = session.adopt(&adopters);
-        if must_put_off && let Err(error) = session.put_off(&newcomers) {
-            reported.report([error.to_string()]);
-        }
+        let put_off = if must_put_off { session.put_off(&newcomers) } else { Ok(()) };
+        // A write to the log may take long: no start waits for it.
+        drop(session);
+        reported.report(put_off.err().map(|refusal| refusal.to_string()));
         match adopted {
             Ok(adopted) => {
                 for Adopted { reservation, owner, outcome } in adopted {

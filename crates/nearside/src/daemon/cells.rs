@@ -67,7 +67,7 @@ impl Cells {
             // One that cannot be looked at is tried again, too: it may have just begun.
             let cells = match guest {
                 Some(Err(Unknown::NotYet)) => {
-                    looked.due_at = interval + 1;
+                    looked.due_at = interval.saturating_add(1);
                     continue;
                 }
                 Some(Err(why)) => {
@@ -80,7 +80,9 @@ impl Cells {
             };
             match cells.is_empty() {
                 true => looked.fail(interval),
-                false => (looked.due_at, looked.failures) = (interval + LOOK_INTERVALS, 0),
+                false => {
+                    (looked.due_at, looked.failures) = (interval.saturating_add(LOOK_INTERVALS), 0);
+                }
             }
             looked.passed_for.clear();
             if looked.first.is_empty() && !cells.is_empty() {
@@ -135,7 +137,7 @@ impl Cells {
 impl Looked {
     fn fail(&mut self, interval: u64) {
         let pause = RETRY_INTERVALS.saturating_mul(1 << self.failures.min(8));
-        self.due_at = interval + pause.min(LOOK_INTERVALS);
+        self.due_at = interval.saturating_add(pause.min(LOOK_INTERVALS));
         self.failures = self.failures.saturating_add(1);
     }
 }

@@ -40,9 +40,10 @@ impl Site {
         let is_unfinished = self.host.has_unfinished_change().unwrap_or(true);
         if is_unfinished || !plan.transactions.is_empty() {
             match self.host.begin() {
-                Err(error) => {
-                    self.reported.report([fallback::not_locked(&error)]);
+                Err(error) if plan.transactions.is_empty() => {
+                    self.reported.report([error.to_string()]);
                 }
+                Err(error) => self.reported.report([fallback::not_locked(&error)]),
                 Ok(mut session) => {
                     if !plan.transactions.is_empty() {
                         // Fresh figures of memory. If this fails, the first transaction tells.

@@ -73,6 +73,7 @@ pub struct Snapshot {
     /// Configured length of an interval. The first interval has no measured length.
     pub(crate) interval: Duration,
     pub(crate) records: Vec<Option<Record>>,
+    pub(crate) reservations: Vec<Reservation>,
     pub(crate) plan: ControlPlan,
     pub(crate) history: Arc<History>,
     pub(crate) totals: Totals,
@@ -123,12 +124,13 @@ impl Snapshot {
             domains,
             heap: None,
         };
-        let topology = observation.topology;
+        let Observation { topology, reservations, .. } = observation;
         Self {
             topology,
             stat,
             interval,
             records,
+            reservations,
             plan,
             history,
             totals,

@@ -157,7 +157,7 @@ impl Duty for Text {
             return;
         }
         self.look += 1;
-        self.due_at = seen.interval + LOOK_INTERVALS;
+        self.due_at = seen.interval.saturating_add(LOOK_INTERVALS);
         let proc = host.proc();
         // The interval has changed records since it observed them.
         let domains = domains(host.records().0, watcher);
@@ -185,7 +185,7 @@ impl Duty for Text {
             )]);
         }
         if plan.is_cut {
-            self.due_at = seen.interval + 1;
+            self.due_at = seen.interval.saturating_add(1);
         }
         if let Some(copies) = &self.copies {
             copies.look(TextLook {

@@ -188,7 +188,7 @@ pub(crate) mod tests {
     #[test]
     fn each_fact_changes_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 27] = [
+        let cases: [Case; 28] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
             ("memory tiers", |facts| facts.memory_tiers = tiers(&[3], true), State::Ok, true),
@@ -209,6 +209,12 @@ pub(crate) mod tests {
             (
                 "records",
                 |facts| facts.state_refused = Some("owned by user 1000".into()),
+                State::Missing,
+                false,
+            ),
+            (
+                "records",
+                |facts| facts.state_unreadable = vec!["a.json: cannot read the record".into()],
                 State::Missing,
                 false,
             ),

@@ -12,6 +12,7 @@ use super::{
     place_cells_json::PlacedCells,
     place_cells_text::tests::example as cells,
     plan::PlanJson,
+    reserved::{self, Reserved},
     set::Report,
     show::{Allowed, Show, tests::show},
     simulate::tests::report,
@@ -210,7 +211,9 @@ fn list_show_and_stat() {
         Some(Mover { pid: 731, start_time_ticks: 5, rate_bytes_per_s: Some(4 << 20) });
     domains[0].mover = MoverJson::of(&moved);
     domains[0].cells = vec![CellStat { status: domains[0].status.clone(), ..CellStat::default() }];
-    let printed = to_value(List { domains: &domains }).unwrap();
+    let reservations = reserved::examples::reservations();
+    let reservations = Reserved::all(&reservations);
+    let printed = to_value(List { domains: &domains, reservations }).unwrap();
     check("`nearside list ", &["Decisions", section], "", &printed);
     let shared = ["`nearside list ", "Decisions", section];
     check("`nearside stat ", &shared, "", &to_value(stat()).unwrap());

@@ -5,6 +5,7 @@ use super::{
         affinity, by_node, dash, label, local, memory_by_node, origin, others, stands,
         used_of_claim,
     },
+    reserved::{self, Reserved},
     table::{
         Side::{Left, Right},
         listing,
@@ -20,6 +21,8 @@ use serde::Serialize;
 pub(crate) struct List<'a> {
     /// The domains by name, then other cgroups by path.
     pub(crate) domains: &'a [Domain],
+    /// Memory that is reserved for something that is no domain, by name.
+    pub(crate) reservations: Vec<Reserved<'a>>,
 }
 
 /// A line for each domain, with `nodes` also memory and threads by node; then other cgroups.
@@ -72,6 +75,7 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
              runs\n";
     }
     text += &list.domains.iter().filter_map(not_in_force).collect::<String>();
+    text += &reserved::text(&list.reservations);
     text + &others(list.domains, nodes)
 }
 
@@ -95,7 +99,7 @@ mod tests {
     #[test]
     fn each_domain_has_a_line() {
         let domains = examples::domains_told_of();
-        let list = List { domains: &domains };
+        let list = List { domains: &domains, reservations: Vec::new() };
         insta::assert_snapshot!("list", text(&list, false));
         insta::assert_snapshot!("list_nodes", text(&list, true));
     }
@@ -104,7 +108,7 @@ mod tests {
     fn a_binding_that_is_not_in_force_names_the_cpus_that_are() {
         let mut domains = examples::domains_told_of();
         domains[0].cpus_effective = Some([CpuId(0), CpuId(1)].into());
-        let text = text(&List { domains: &domains }, false);
+        let text = text(&List { domains: &domains, reservations: Vec::new() }, false);
         assert!(text.contains("soft! ") && !text.contains("fallback pinned"), "{text}");
         let line = "\n! db: not bound to the home's CPUs: CPUs 0-1 are effective \
                     (/nearside/db/cpuset.cpus.effective), because";
@@ -113,7 +117,7 @@ mod tests {
 
     #[test]
     fn empty_list_has_headings_only() {
-        let text = text(&List { domains: &[] }, false);
+        let text = text(&List { domains: &[], reservations: Vec::new() }, false);
         assert_eq!(text.lines().count(), 1);
         assert!(text.trim_start().starts_with("domain"));
     }

@@ -23,6 +23,7 @@ pub(crate) mod place_qemu;
 pub(crate) mod place_text;
 pub(crate) mod plan;
 pub(crate) mod replicate;
+pub(crate) mod reserved;
 pub(crate) mod set;
 pub(crate) mod show;
 pub(crate) mod simulate;

@@ -508,6 +508,25 @@ fn a_record_that_is_no_regular_file_is_named_with_the_reason() {
 }
 
 #[test]
+fn a_file_that_blocks_every_change_is_named_with_a_way_out() {
+    let host = Host::new();
+    let state = host.domains().parent().unwrap().to_owned();
+    for (file, named, way_out) in [
+        ("domains/a.json", "the record: ", "once the domain has ended"),
+        ("domains/reservation+a.json", "the record of a reservation: ", "gives the memory back"),
+        ("journal.json", "the journal of an unfinished change: ", "what the change has done"),
+    ] {
+        assert_eq!(host.store.unreadable(&host.tree).len(), 0, "{file}");
+        fs::write(state.join(file), "{").unwrap();
+        let all = host.store.unreadable(&host.tree);
+        let said = all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let expected = [file, "cannot read ", named, way_out];
+        assert!(all.len() == 1 && expected.iter().all(|it| said.contains(it)), "{said}");
+        fs::remove_file(state.join(file)).unwrap();
+    }
+}
+
+#[test]
 fn an_unreadable_record_of_a_domain_that_has_ended_names_no_domain() {
     let host = Host::new();
     host.write_later("an earlier boot");

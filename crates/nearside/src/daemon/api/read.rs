@@ -10,6 +10,7 @@ use crate::{
     report::{
         control::{ControlJson, DomainJson, WhyJson},
         list::List,
+        reserved::Reserved,
         text::TextJson,
         topology_json::Machine,
         why::Unplaced,
@@ -82,7 +83,8 @@ pub(super) async fn from_look(
 }
 
 pub(super) fn domains(reading: &Reading<'_>) -> Result<Response, Failed> {
-    answer::json(&List { domains: &reading.snapshot.stat.domains })
+    let Snapshot { stat, reservations, .. } = &**reading.snapshot;
+    answer::json(&List { domains: &stat.domains, reservations: Reserved::all(reservations) })
 }
 
 pub(super) fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {

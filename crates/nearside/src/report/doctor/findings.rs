@@ -247,6 +247,11 @@ fn records(facts: &Facts) -> Finding {
     const SO: &str = "no claim can be recorded, so no domain can be started";
     match (&facts.state_refused, facts.state_writable) {
         (Some(why), _) => Finding::missing(TOPIC, why).so(SO).stops_run(),
+        _ if !facts.state_unreadable.is_empty() => {
+            Finding::missing(TOPIC, facts.state_unreadable.join("; "))
+                .so("no domain can be started or changed")
+                .stops_run()
+        }
         (None, true) => Finding::ok(TOPIC, "/run/nearside is writable"),
         (None, false) => Finding::missing(TOPIC, "/run/nearside is not writable")
             .so(SO)

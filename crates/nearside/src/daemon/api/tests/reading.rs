@@ -46,8 +46,10 @@ fn answers_equal_the_json_of_commands() {
     let list = daemon.ask(&get("/domains")).json();
     assert_eq!(list["domains"][0]["home"]["nodes"], json!([1]));
     assert_eq!(list["domains"].as_array().map(Vec::len), Some(3));
-    let printed =
-        crate::report::list::List { domains: &crate::report::domain::examples::domains() };
+    let printed = crate::report::list::List {
+        domains: &crate::report::domain::examples::domains(),
+        reservations: Vec::new(),
+    };
     assert_eq!(list, serde_json::to_value(printed).unwrap());
 
     let topology = crate::report::stat::tests::topology();
