@@ -305,8 +305,14 @@ fn a_start_that_is_killed_at_any_moment_leaves_no_claim() {
         Look::take().assert_nothing_is_promised();
     };
     let begin = Instant::now();
-    let doomed = start();
-    await_that("the command runs", || read(&format!("/proc/{}/comm", doomed.id())) == "sleep");
+    let mut doomed = start();
+    let runs = format!("/proc/{}/comm", doomed.id());
+    await_that("the command runs, or has ended", || {
+        read(&runs) == "sleep" || doomed.try_wait().unwrap().is_some()
+    });
+    if doomed.try_wait().unwrap().is_some() {
+        panic!("it did not start: {}", stderr(&doomed.wait_with_output().unwrap()));
+    }
     let whole = begin.elapsed();
     kill(doomed);
     for step in 1..5 {

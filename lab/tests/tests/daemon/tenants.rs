@@ -10,8 +10,9 @@ use serde_json::Value;
 use std::{
     ffi::OsStr,
     fs,
-    os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
+    io::Read,
+    os::unix::{ffi::OsStrExt, net::UnixStream},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -53,7 +54,11 @@ impl Tenant {
         let mut arguments = line.split(' ');
         let mut command = Command::new(arguments.next().unwrap());
         let qemu = command.args(arguments).stdin(Stdio::null()).spawn().unwrap();
-        await_that("the monitor listens", || Path::new(&socket).exists());
+        // Its socket has a name before it listens. Only a monitor that has greeted does.
+        await_that("the monitor listens", || {
+            UnixStream::connect(&socket)
+                .is_ok_and(|mut monitor| monitor.read(&mut [0]).is_ok_and(|bytes| bytes == 1))
+        });
         send(qemu.id(), Signal::STOP);
         fs::write(child.join("cgroup.procs"), qemu.id().to_string()).unwrap();
         Self { qemu, group }
