@@ -7,9 +7,8 @@ use nearside_topology::Topology;
 
 /// Decides on nodes and reserves their memory under `name`, as one step under the lock. A
 /// reservation of that name which no domain has adopted is that of an earlier attempt: this one
-/// replaces it, unless it is refused.
-/// `known` is the machine as read earlier. `is_awaited` is asked right before the reservation is
-/// written: none is written for a caller that has given up.
+/// replaces it, unless it is refused. `known` is the machine as read earlier. `is_awaited` is asked
+/// right before the reservation is written: none is written for a caller that has given up.
 ///
 /// Returns the decision, and the reason if its reservation was refused.
 ///

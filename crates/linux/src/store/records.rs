@@ -23,6 +23,7 @@ use std::{
 
 /// The folder in the store that has a record for each subject.
 const DOMAINS: &str = "domains";
+
 /// The longest name of a record's file: `NAME_MAX` (255 bytes) less the suffix that it has while it
 /// is written.
 const MAX_FILE_NAME: usize = 255 - ".new".len();
@@ -288,6 +289,7 @@ impl Store {
         Folder::open(&self.directory)?.map_or(Ok(false), |own| journal::exists(&own))
     }
 
+    /// The journal of subjects of which one may live.
     fn journal(&self, own: &Folder, tree: &Tree) -> Result<Option<Journal>, Error> {
         journal::of_living(own, &self.boot_id, |it| self.lives(it, tree))
     }

@@ -41,7 +41,7 @@ fn starts_of_which_one_fits_each_node(rounds: u32, count: u32) {
     }
     let refusals = numad.remarks().len();
     assert_eq!(refusals as u32, rounds * (count - 4), "{:?}", numad.remarks());
-    assert!(numad.remarks().iter().all(|it| it.contains("numad: refused 1 vCPUs and ")));
+    assert!(numad.remarks().iter().all(|it| it.contains("numad: refused 1 vCPU and ")));
     assert_eq!(killed_for_memory(), killed_before);
     drop(levelling);
     daemon.stop();

@@ -143,8 +143,7 @@ mod tests {
     fn a_change_is_made_and_answered_even_if_its_client_is_gone() {
         for is_gone in [false, true] {
             let made = Made::with(&[A]);
-            // The group may use both nodes.
-            made.file(&format!("cg{A}/cpuset.mems"), "0-1\n");
+            // The group may use the CPUs of both nodes.
             made.refuse_bindings(A, true);
             let mut daemon = daemon(&made);
             let (sender, inbox) = channel();
