@@ -4,7 +4,7 @@
 use nearside_linux::{Error, folder::Folder};
 use nearside_policy::{Controller, Homes, MoveReport};
 use nearside_topology::type_words::in_plain_words;
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
@@ -17,8 +17,7 @@ const MAX_BYTES: u64 = 32 << 20;
 pub(super) type States = BTreeMap<String, Box<RawValue>>;
 
 /// The loop and its controllers continue from this.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Serialize)]
 pub struct PersistedState {
     /// The boot in which it was written: cgroups of another boot are gone.
     pub boot_id: String,
@@ -26,15 +25,13 @@ pub struct PersistedState {
     /// intervals by number.
     pub interval: u64,
     /// The states of the controllers after it.
-    #[serde(default)]
     pub states: States,
-    /// The state of the homes controller as former versions wrote it.
-    #[serde(default, skip_serializing)]
-    history: Option<Box<RawValue>>,
     /// Reports of moved pages that no controller has learned from yet.
-    #[serde(default)]
     pub moved: Vec<MoveReport>,
 }
+
+/// The file, field by field: one that cannot be read costs no other.
+type Fields = BTreeMap<String, Box<RawValue>>;
 
 impl PersistedState {
     /// The state after an interval.
@@ -44,36 +41,47 @@ impl PersistedState {
         states: States,
         moved: Vec<MoveReport>,
     ) -> Self {
-        Self { boot_id: boot_id.into(), interval, states, moved, history: None }
+        Self { boot_id: boot_id.into(), interval, states, moved }
     }
 
-    /// Reads the state of this boot. An unreadable file is ignored, with a notice for the log.
-    pub fn read(state: &Folder, boot_id: &str) -> (Self, Option<String>) {
+    /// Reads the state of this boot. An unreadable file is ignored, as is a field that this version
+    /// cannot read or does not know, with a notice for the log each.
+    pub fn read(state: &Folder, boot_id: &str) -> (Self, Vec<String>) {
         let fresh = Self { boot_id: boot_id.into(), ..Self::default() };
-        let forgotten = |why: String| {
-            let path = state.path().join(FILE);
-            Some(format!(
-                "the states of the controllers cannot be read and are learnt again: {}: {why}",
-                path.display()
-            ))
+        let path = state.path().join(FILE);
+        let read = match state.read_within(FILE, MAX_BYTES) {
+            Ok(None) => return (fresh, Vec::new()),
+            Ok(Some(text)) => Self::parse(&text).map_err(|error| plain(&error)),
+            Err(error) => Err(error.to_string()),
         };
-        match state.read_within(FILE, MAX_BYTES) {
-            Ok(None) => (fresh, None),
-            Ok(Some(text)) => match serde_json::from_slice::<Self>(&text) {
-                Ok(read) if read.boot_id == boot_id => (read.renamed(), None),
-                Ok(_) => (fresh, None),
-                Err(error) => (fresh, forgotten(in_plain_words(&error.to_string(), "an object"))),
-            },
-            Err(error) => (fresh, forgotten(error.to_string())),
+        match read {
+            Ok((read, notices)) if read.boot_id == boot_id => (read, notices),
+            Ok(_) => (fresh, Vec::new()),
+            Err(why) => {
+                let notice = format!(
+                    "the states of the controllers cannot be read and are learnt again: {}: {why}",
+                    path.display()
+                );
+                (fresh, vec![notice])
+            }
         }
     }
 
-    /// The state of a former version under its name of today.
-    fn renamed(mut self) -> Self {
-        if let Some(history) = self.history.take() {
-            self.states.entry(Homes::NAME.into()).or_insert(history);
+    fn parse(text: &[u8]) -> serde_json::Result<(Self, Vec<String>)> {
+        let mut fields: Fields = serde_json::from_slice(text)?;
+        let mut notices = Vec::new();
+        let boot_id = required(&mut fields, "boot_id")?;
+        let interval = required(&mut fields, "interval")?;
+        let mut states: States = optional(&mut fields, "states", &mut notices);
+        let moved = optional(&mut fields, "moved", &mut notices);
+        // Former versions had one state.
+        if let Some(history) = fields.remove("history") {
+            states.entry(Homes::NAME.into()).or_insert(history);
         }
-        self
+        notices.extend(fields.keys().map(|name| {
+            format!("{FILE}: this version does not know the field {name:?}; it is dropped")
+        }));
+        Ok((Self { boot_id, interval, states, moved }, notices))
     }
 
     /// Replaces the file.
@@ -86,6 +94,31 @@ impl PersistedState {
     }
 }
 
+fn plain(error: &serde_json::Error) -> String {
+    in_plain_words(&error.to_string(), "an object")
+}
+
+/// A field without which the file says nothing.
+fn required<T: DeserializeOwned>(fields: &mut Fields, name: &str) -> serde_json::Result<T> {
+    let text = fields.remove(name);
+    let text = text.ok_or_else(|| serde::de::Error::custom(format!("missing field `{name}`")))?;
+    serde_json::from_str(text.get())
+}
+
+/// A field that is empty where it is missing, or cannot be read.
+fn optional<T: DeserializeOwned + Default>(
+    fields: &mut Fields,
+    name: &str,
+    notices: &mut Vec<String>,
+) -> T {
+    let Some(text) = fields.remove(name) else { return T::default() };
+    serde_json::from_str(text.get()).unwrap_or_else(|error| {
+        let why = plain(&error);
+        notices.push(format!("{FILE}: the field {name:?} cannot be read and is dropped: {why}"));
+        T::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +129,7 @@ mod tests {
     /// The interval, the states and the number of reports.
     fn read(state: &Folder, boot_id: &str) -> (u64, Vec<(String, String)>, usize) {
         let (read, said) = PersistedState::read(state, boot_id);
-        assert_eq!(said, None);
+        assert_eq!(said, [""; 0]);
         let states = read.states.into_iter().map(|(name, text)| (name, text.get().to_owned()));
         (read.interval, states.collect(), read.moved.len())
     }
@@ -152,12 +185,39 @@ mod tests {
             "[]",
             r#"{"boot_id": "b"}"#,
             r#"{"boot_id": "b", "interval": -1, "states": {}}"#,
-            r#"{"boot_id": "b", "interval": 1, "states": []}"#,
         ] {
             fs::write(folder.path().join(FILE), text).unwrap();
             let (persisted, said) = PersistedState::read(&state, "b");
             assert_eq!(persisted.interval, 0);
-            assert!(said.is_some_and(|said| said.contains("history.json")), "{text}");
+            assert!(
+                matches!(&said[..], [said] if said.contains("history.json")),
+                "{text}: {said:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_field_of_a_later_version_and_one_that_cannot_be_read_cost_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = Folder::open(folder.path()).unwrap().unwrap();
+        let states = r#""states":{"homes":{"parts":{}}}"#;
+        let later = r#""moved":[{"part":"vm","from":1,"stayed":{"a-later-reason":1}}]"#;
+        let homes = "homes".to_owned();
+        for (fields, expected, notice) in [
+            (
+                format!(r#"{states},"later":{{}}"#),
+                vec![&homes],
+                r#"does not know the field "later""#,
+            ),
+            (format!("{states},{later}"), vec![&homes], r#"the field "moved" cannot be read"#),
+            (r#""states":[]"#.into(), vec![], r#"the field "states" cannot be read"#),
+        ] {
+            let text = format!(r#"{{"boot_id":"b","interval":7,{fields}}}"#);
+            fs::write(folder.path().join(FILE), text).unwrap();
+            let (read, said) = PersistedState::read(&state, "b");
+            let states: Vec<_> = read.states.keys().collect();
+            assert_eq!((read.interval, states), (7, expected));
+            assert!(matches!(&said[..], [said] if said.contains(notice)), "{said:?}");
         }
     }
 
@@ -169,6 +229,6 @@ mod tests {
         file.set_len(MAX_BYTES + 1).unwrap();
         let (persisted, said) = PersistedState::read(&state, "b");
         assert_eq!(persisted.interval, 0);
-        assert!(said.as_ref().is_some_and(|said| said.contains("larger than 32 MiB")), "{said:?}");
+        assert!(matches!(&said[..], [said] if said.contains("larger than 32 MiB")), "{said:?}");
     }
 }

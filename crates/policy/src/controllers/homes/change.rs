@@ -6,13 +6,15 @@ use super::{
     evaluation::{Evaluation, Evaluator},
     learning::is_idle,
     mobility::{Resident, may_move},
+    model::{HostModel, PartModel},
     order::for_evaluation,
-    review::{Situation, Turn, turn},
+    review::{Situation, Told, review},
     round::Round,
+    tuning::Tuning,
 };
 use crate::{
     HomeBlocker, LastMove, MilliVcpus, Payback, Reason, Step,
-    index::{IndexVec, PartIndex},
+    index::{IndexVec, NodeIndex, PartIndex},
 };
 use std::cmp::Reverse;
 
@@ -98,29 +100,11 @@ impl Round<'_> {
                 confirmations: known.confirmations,
                 evaluated_at: known.evaluated_at,
             };
-            let below_threshold = situation.is_contended.then_some(HomeBlocker::BelowThreshold);
-            if let Err(blocker) = may_move {
-                let is_unbound = matches!(
-                    blocker,
-                    HomeBlocker::OwnerForbids { .. }
-                        | HomeBlocker::HasCpuset
-                        | HomeBlocker::HasCells
-                );
-                known.status.home_blocker =
-                    Some(blocker).filter(|_| situation.is_contended || is_unbound);
-                continue;
+            let (trigger, told) = review(tuning, may_move, situation, now);
+            if let Told::Now(blocker) = told {
+                known.status.home_blocker = blocker;
             }
-            match turn(tuning, situation, now) {
-                Turn::Evaluate(trigger) => {
-                    if trigger == Trigger::Review {
-                        known.status.home_blocker = below_threshold;
-                    }
-                    chosen.push((at, trigger));
-                }
-                Turn::Keep => {}
-                Turn::Wait => known.status.home_blocker = below_threshold,
-                Turn::Rest => known.status.home_blocker = None,
-            }
+            chosen.extend(trigger.map(|trigger| (at, trigger)));
         }
         let turns = for_evaluation(chosen, tuning, |at| self.part(at));
         for (at, _) in turns.queued {
@@ -160,21 +144,11 @@ impl Round<'_> {
         found >= needed
     }
 
-    /// The best other home, if it pays.
     fn offer(&mut self, at: PartIndex, trigger: Trigger) -> Result<Offer, HomeBlocker> {
         let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);
         let (part, barred) = (self.part(at).clone(), self.nodes_of_siblings(at));
-        let host = self.host_mut();
-        host.remove(&part);
-        let evaluator = Evaluator::new(host, &part, tuning, soft_affinity);
-        let here =
-            evaluator.evaluate(&part.home).unwrap_or_else(|| Evaluation::impossible(&part.home));
-        let mut others = evaluator.candidates(&barred);
-        others.retain(|there| there.home != part.home);
-        let best = evaluator.best(others, here.slow_down);
-        let offer = best.map(|there| (evaluator.payback(&here, &there), there));
-        host.add(&part);
-        let Some((payback, there)) = offer else { return Err(HomeBlocker::NoRoom) };
+        let best = best_other_home(self.host_mut(), &part, &barred, tuning, soft_affinity);
+        let (there, payback) = best.ok_or(HomeBlocker::NoRoom)?;
         pays(tuning, trigger, payback, part.horizon_ns)?;
         Ok(Offer { at, trigger, there, payback })
     }
@@ -197,16 +171,33 @@ impl Round<'_> {
     }
 }
 
+/// The best other home of a part, off the barred nodes, and what it saves and costs; None where it
+/// finds no room. The model is as before afterwards.
+fn best_other_home(
+    host: &mut HostModel,
+    part: &PartModel,
+    barred: &[NodeIndex],
+    tuning: &Tuning,
+    soft_affinity: bool,
+) -> Option<(Evaluation, Payback)> {
+    host.remove(part);
+    let evaluator = Evaluator::new(host, part, tuning, soft_affinity);
+    let here = evaluator.evaluate(&part.home).unwrap_or_else(|| Evaluation::impossible(&part.home));
+    let mut others = evaluator.candidates(barred);
+    others.retain(|there| there.home != part.home);
+    let best = evaluator.best(others, here.slow_down);
+    let best = best.map(|there| (evaluator.payback(&here, &there), there));
+    host.add(part);
+    best.map(|(payback, there)| (there, payback))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
         ControlObservation, SlowDown,
-        controllers::homes::{
-            fixture::{GIB, learned, part, seen},
-            tuning::Tuning,
-        },
-        index::{Index, NodeIndex},
+        controllers::homes::fixture::{GIB, learned, part, seen},
+        index::Index,
     };
     use nearside_topology::{MemoryState, NodeId, NodeSet};
 
@@ -301,5 +292,17 @@ mod tests {
         let blocker = |at| round.known(part(at)).status.home_blocker.clone();
         assert!(matches!(blocker(2), Some(HomeBlocker::Cooldown { .. })), "{:?}", blocker(2));
         assert_eq!(blocker(3), None);
+    }
+    #[test]
+    fn the_best_other_home_is_off_the_barred_nodes() {
+        let (tuning, seen) = (Tuning::default(), crowded());
+        let mut host = HostModel::new(&tuning, &seen, &learned(&tuning, &seen));
+        let db = host.part(part(0)).clone();
+        let mut best = |barred: &[NodeIndex]| {
+            let best = best_other_home(&mut host, &db, barred, &tuning, true);
+            best.map(|(there, payback)| (there.home, payback.there()))
+        };
+        assert_eq!(best(&[]), Some((vec![second_node()], SlowDown(1_000_000))));
+        assert_eq!(best(&[second_node()]), None, "only its own home is left");
     }
 }

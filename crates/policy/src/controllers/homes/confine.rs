@@ -7,7 +7,7 @@
 //! so such a part stays allowed.
 
 use super::{backoff::stuck_bytes, round::Round};
-use crate::{Action, PageSize, Reason, Step, allocatable, index::PartIndex};
+use crate::{Action, PageSize, PartHistory, PartState, Reason, Step, allocatable};
 use nearside_topology::{Node, NodeSet};
 
 // The wait after an attempt, which the kernel may have refused.
@@ -46,51 +46,56 @@ impl Attempt {
 impl Round<'_> {
     /// Confines parts to their homes again.
     pub(super) fn confine_again(&mut self) {
+        let topology = &self.seen().machine.topology;
+        let memory_nodes = topology.memory_nodes();
         for at in self.sampled() {
+            let (state, now) = (self.state(at), self.now());
             // A mover narrows the cpuset itself, once its pages have arrived.
-            let has_mover = self.state(at).mover.is_some();
+            let has_mover = state.mover.is_some();
             if has_mover || self.is_moving(at) || !self.owner(at).lets_bind() {
                 continue;
             }
-            let Some(nodes) = self.narrower(at) else { continue };
-            if self.attempt(at, &nodes).is_due(self.now()) {
-                self.known_mut(at).confined_at = Some(self.now());
-                let action = Action::ConfineMemory { part: self.state(at).id.clone(), nodes };
+            let Some(nodes) = narrower(state, &memory_nodes) else { continue };
+            let room = |node: &Node| allocatable(node, PageSize::Base).allocatable_bytes;
+            let at_home = topology.nodes.iter().filter(|node| nodes.contains(node.id));
+            let room_bytes = at_home.map(room).fold(0, u64::saturating_add);
+            if attempt(state, self.known(at), room_bytes, now).is_due(now) {
+                self.known_mut(at).confined_at = Some(now);
+                let action = Action::ConfineMemory { part: state.id.clone(), nodes };
                 self.transact(vec![Step { action, reason: Reason::Arrived }]);
             }
         }
     }
+}
 
-    // The memory nodes of the home of a part that must be confined to it and is allowed more.
-    fn narrower(&self, at: PartIndex) -> Option<NodeSet> {
-        let state = self.state(at);
-        let (home, allowed) = state.home.as_ref().zip(state.memory_nodes.as_ref())?;
-        let nodes = home.nodes.intersection(&self.seen().machine.topology.memory_nodes());
-        let is_narrower = !nodes.is_empty() && *allowed != nodes && nodes.is_subset(allowed);
-        Some(nodes).filter(|_| home.policy.confines() && is_narrower)
-    }
+/// The memory nodes of the home of a part that must be confined to it and is allowed more.
+fn narrower(state: &PartState, memory_nodes: &NodeSet) -> Option<NodeSet> {
+    let (home, allowed) = state.home.as_ref().zip(state.memory_nodes.as_ref())?;
+    let nodes = home.nodes.intersection(memory_nodes);
+    let is_narrower = !nodes.is_empty() && *allowed != nodes && nodes.is_subset(allowed);
+    Some(nodes).filter(|_| home.policy.confines() && is_narrower)
+}
 
-    fn attempt(&self, at: PartIndex, home: &NodeSet) -> Attempt {
-        let (state, known, now) = (self.state(at), self.known(at), self.now());
-        let room = |node: &Node| allocatable(node, PageSize::Base).allocatable_bytes;
-        let nodes = self.seen().machine.topology.nodes.iter().filter(|it| home.contains(it.id));
-        let is_off = |node| state.home.as_ref().is_none_or(|home| !home.nodes.contains(node));
-        let off = state.movable_bytes().into_iter().filter(|(node, _)| is_off(*node));
-        let coming =
-            off.map(|(node, bytes)| bytes.saturating_sub(stuck_bytes(known.stuck.get(&node), now)));
-        Attempt {
-            room_bytes: nodes.map(room).fold(0, u64::saturating_add),
-            debt_bytes: known.status.debt_bytes,
-            coming_bytes: coming.fold(0, u64::saturating_add),
-            found_no_room: known.stuck.values().any(|stuck| stuck.found_no_room),
-            last_at: known.confined_at,
-        }
+/// The attempt to confine a part to a home on which `room_bytes` of memory can arrive.
+fn attempt(state: &PartState, known: &PartHistory, room_bytes: u64, now: u64) -> Attempt {
+    let is_off = |node| state.home.as_ref().is_none_or(|home| !home.nodes.contains(node));
+    let off = state.movable_bytes().into_iter().filter(|(node, _)| is_off(*node));
+    let coming =
+        off.map(|(node, bytes)| bytes.saturating_sub(stuck_bytes(known.stuck.get(&node), now)));
+    Attempt {
+        room_bytes,
+        debt_bytes: known.status.debt_bytes,
+        coming_bytes: coming.fold(0, u64::saturating_add),
+        found_no_room: known.stuck.values().any(|stuck| stuck.found_no_room),
+        last_at: known.confined_at,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Home, MemoryPolicy, StayedWhy, Stuck, controllers::homes::fixture};
+    use nearside_topology::NodeId;
 
     const ARRIVED: Attempt = Attempt {
         room_bytes: 64 << 20,
@@ -120,5 +125,44 @@ mod tests {
     fn the_next_attempt_is_thirty_intervals_later() {
         let tried = Attempt { last_at: Some(10), ..ARRIVED };
         assert_eq!([10, 39, 40].map(|now| tried.is_due(now)), [false, false, true]);
+    }
+    /// `db`, at home on node 0 under this policy and allowed memory on `allowed`.
+    fn db(policy: MemoryPolicy, allowed: &str) -> PartState {
+        let db = fixture::seen(1, 0, [0, 0]).machine.parts.remove(0);
+        let home = db.home.map(|home| Home { policy, ..home });
+        PartState { home, memory_nodes: Some(allowed.parse().unwrap()), ..db }
+    }
+
+    #[test]
+    fn only_a_part_that_is_allowed_more_than_its_confining_home_is_narrowed() {
+        let all: NodeSet = "0-1".parse().unwrap();
+        let home = Some(NodeSet::from([NodeId(0)]));
+        let strict = |allowed| narrower(&db(MemoryPolicy::Strict, allowed), &all);
+        assert_eq!(strict("0-1"), home);
+        assert_eq!(strict("0"), None, "it is confined already");
+        assert_eq!(strict("1"), None, "another program confines it elsewhere");
+        assert_eq!(narrower(&db(MemoryPolicy::Preferred, "0-1"), &all), None);
+        let unconfined = PartState { memory_nodes: None, ..db(MemoryPolicy::Strict, "0-1") };
+        assert_eq!(narrower(&unconfined, &all), None);
+        let elsewhere = NodeSet::from([NodeId(1)]);
+        assert_eq!(narrower(&db(MemoryPolicy::Strict, "0-1"), &elsewhere), None, "no memory");
+    }
+
+    #[test]
+    fn pages_that_are_stuck_elsewhere_do_not_come() {
+        let away = [(NodeId(0), 1 << 30), (NodeId(1), 10 << 20)].into();
+        let state = PartState { resident_bytes: away, ..db(MemoryPolicy::Strict, "0-1") };
+        let why = StayedWhy::Busy;
+        let stuck = |bytes, found_no_room| {
+            let stuck = Stuck { why, bytes, found_no_room, retry_at: 9, backoff_intervals: 2 };
+            PartHistory { stuck: [(NodeId(1), stuck)].into(), ..PartHistory::default() }
+        };
+        let of = |known: &PartHistory, now| {
+            let attempt = attempt(&state, known, 64 << 20, now);
+            (attempt.coming_bytes >> 20, attempt.found_no_room)
+        };
+        assert_eq!(of(&PartHistory::default(), 8), (10, false), "home's own gigabyte is no debt");
+        assert_eq!(of(&stuck(4 << 20, true), 8), (6, true));
+        assert_eq!(of(&stuck(4 << 20, false), 9), (10, false), "they are tried again");
     }
 }

@@ -5,11 +5,13 @@ mod budget;
 use super::{
     amounts::on,
     backoff::stuck_bytes,
+    model::HostModel,
     rate::{budget_bytes, bytes_per_s},
     round::Round,
 };
 use crate::{
-    Batch, ByNode, DebtBlocker, PageMove, PartState, Reason, Stuck, debt_bytes,
+    Batch, ByNode, DebtBlocker, NodeHistory, PageMove, PartHistory, PartState, Reason, Stuck,
+    debt_bytes,
     index::{IndexVec, NodeIndex, PartIndex},
     view::{UNREACHABLE, View},
 };
@@ -28,7 +30,7 @@ pub(super) fn debt_in_pages(state: &PartState, home: &NodeSet) -> u64 {
 }
 
 /// Bytes of a part that want to go from one node to another.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Want {
     at: PartIndex,
     from: NodeIndex,
@@ -43,31 +45,24 @@ impl Round<'_> {
     /// Moves debt home.
     pub(super) fn move_debt(&mut self) {
         let mut wants = Vec::new();
+        let balancing_scans = self.seen().balancing_scans();
         for at in self.sampled() {
-            let Some(home) = self.state(at).home.as_ref() else { continue };
-            let debt_bytes = debt_in_pages(self.state(at), &home.nodes);
-            let movable_bytes = self.state(at).movable_bytes();
-            let has_debt = |from: &NodeId| {
-                !home.nodes.contains(*from)
-                    && movable_bytes.get(from).is_some_and(|&b| b >= MIN_PAGE_BYTES)
-            };
+            let state = self.state(at);
+            let Some(home) = state.home.as_ref() else { continue };
             let known = self.known_mut(at);
-            known.status.debt_bytes = debt_bytes;
+            known.status.debt_bytes = debt_in_pages(state, &home.nodes);
             known.status.debt_blocker = None;
-            known.carried_bytes.retain(|from, _| has_debt(from));
-            for (_, stuck) in known.stuck.iter_mut().filter(|(from, _)| !has_debt(from)) {
-                // The pages have gone by themselves. The backoff stays, because more pages may
-                // follow them there.
-                (stuck.bytes, stuck.found_no_room) = (0, false);
-            }
+            forget_paid(known, state, &home.nodes);
             // A part whose home has just changed moves in the next round, which sees the change.
-            if debt_bytes == 0 || self.is_moving(at) {
+            if known.status.debt_bytes == 0 || self.is_moving(at) {
                 continue;
             }
-            let blocker = match self.is_moved_by_others(at) {
-                Some(blocker) => Some(blocker),
-                None => self.wants_of(at, &mut wants),
-            };
+            let blocker = moved_by_others(state, self.is_bound_at_home(at), balancing_scans);
+            let blocker = blocker.or_else(|| {
+                let (some, blocker) = wants_of(at, self.host(), state, self.known(at), self.now());
+                wants.extend(some);
+                blocker
+            });
             self.known_mut(at).status.debt_blocker = blocker;
         }
         wants.sort_unstable_by_key(|want| (want.latency_ppm, want.from, want.to, want.at));
@@ -77,81 +72,12 @@ impl Round<'_> {
         pairs.for_each(|pair| self.move_between(pair, &mut arrivals));
     }
 
-    // The reason why another program moves the memory of a part, if one does.
-    fn is_moved_by_others(&self, at: PartIndex) -> Option<DebtBlocker> {
-        if let Some(pid) = self.state(at).mover {
-            return Some(DebtBlocker::HasMover { pid });
-        }
-        // Each process that Nearside starts has a policy (or a cpuset, by policy restrictive),
-        // which balancing respects.
-        let is_balanced = self.seen().balancing_scans() && self.state(at).was_found();
-        match self.is_bound_at_home(at) {
-            false => Some(DebtBlocker::BoundElsewhere),
-            true => is_balanced.then_some(DebtBlocker::Balancing),
-        }
-    }
-
-    // Adds the debt of a part by pair of source and target node. Returns the reason why some debt
-    // stays, if it does.
-    fn wants_of(&self, at: PartIndex, wants: &mut Vec<Want>) -> Option<DebtBlocker> {
-        let (part, state, known) = (self.part(at), self.state(at), self.known(at));
-        let view = self.host().view();
-        let may_lie =
-            |i| state.memory_nodes.as_ref().is_none_or(|nodes| nodes.contains(self.id(i)));
-        let allowed: Vec<_> = part.home.iter().copied().filter(|&i| may_lie(i)).collect();
-        let mut due: Vec<_> = allowed.iter().map(|&to| (to, on(&part.due_bytes, to))).collect();
-        let mut blocker = allowed.is_empty().then_some(DebtBlocker::NotAllowed);
-        for (id, bytes) in state.movable_bytes() {
-            let Some(from) = view.index_of(id) else { continue };
-            if bytes < MIN_PAGE_BYTES || part.home.contains(&from) {
-                continue;
-            }
-            let stuck = known.stuck.get(&id);
-            let stuck_bytes = stuck_bytes(stuck, self.now());
-            if let Some(&Stuck { why, bytes, retry_at, .. }) = stuck.filter(|_| stuck_bytes > 0) {
-                blocker = Some(DebtBlocker::Stuck { why, bytes, retry_at });
-            }
-            let mut left = bytes.saturating_sub(stuck_bytes);
-            let latencies = view.latencies_ppm(from);
-            let mut homes: Vec<_> = allowed.iter().map(|&to| (latencies[to], to)).collect();
-            homes.sort_unstable();
-            for (latency_ppm, to) in homes {
-                if left == 0 {
-                    break;
-                }
-                // A part that was pushed off its home keeps the pages near it there, until it
-                // returns or gets another home.
-                let is_contended = known.contention_intervals > 0;
-                if is_contended && !is_nearer(view, &known.share_ppm, from, to) {
-                    blocker = Some(DebtBlocker::RunsThere);
-                    continue;
-                }
-                // The memory reserved for the part there, and the memory available to all.
-                let Some((_, due)) = due.iter_mut().find(|(node, _)| *node == to) else { continue };
-                let room = self.host().room_for_moves(part.page_size, to);
-                let bytes = left.min(due.saturating_add(room.available)).min(room.allocatable);
-                if bytes > 0 {
-                    let due_bytes = bytes.min(*due);
-                    wants.push(Want { at, from, to, bytes, due_bytes, latency_ppm });
-                    left -= bytes;
-                    *due -= due_bytes;
-                }
-            }
-            if left > 0 && blocker.is_none() {
-                blocker = Some(DebtBlocker::NoRoom);
-            }
-        }
-        blocker
-    }
-
     // Shares the budget of a pair of nodes among the parts with pages to cross it.
     fn move_between(&mut self, wants: &[Want], arrivals: &mut IndexVec<NodeIndex, Arrivals>) {
         let Some(&Want { from, to, latency_ppm, .. }) = wants.first() else { return };
         let (from_id, to_id) = (self.id(from), self.id(to));
-        let rate_ppm = match latency_ppm {
-            UNREACHABLE => 0,
-            _ => self.node_history(from_id).rate_ppm.min(self.node_history(to_id).rate_ppm),
-        };
+        let (there, here) = (self.node_history(from_id), self.node_history(to_id));
+        let rate_ppm = pair_rate_ppm(latency_ppm, there, here);
         let requests: Vec<Request> = wants
             .iter()
             .map(|want| Request {
@@ -193,6 +119,102 @@ impl Round<'_> {
     }
 }
 
+/// Forgets budget and stuck pages on nodes where a part has no debt any more.
+fn forget_paid(known: &mut PartHistory, state: &PartState, home: &NodeSet) {
+    let movable_bytes = state.movable_bytes();
+    let has_debt = |from: &NodeId| {
+        !home.contains(*from) && movable_bytes.get(from).is_some_and(|&b| b >= MIN_PAGE_BYTES)
+    };
+    known.carried_bytes.retain(|from, _| has_debt(from));
+    for (_, stuck) in known.stuck.iter_mut().filter(|(from, _)| !has_debt(from)) {
+        // The pages have gone by themselves. The backoff stays, because more pages may follow them
+        // there.
+        (stuck.bytes, stuck.found_no_room) = (0, false);
+    }
+}
+
+/// The reason why another program moves the memory of a part, if one does.
+fn moved_by_others(
+    state: &PartState,
+    is_bound_at_home: bool,
+    balancing_scans: bool,
+) -> Option<DebtBlocker> {
+    if let Some(pid) = state.mover {
+        return Some(DebtBlocker::HasMover { pid });
+    }
+    if !is_bound_at_home {
+        return Some(DebtBlocker::BoundElsewhere);
+    }
+    // Each process that Nearside starts has a policy (or a cpuset, by policy restrictive), which
+    // balancing respects.
+    (balancing_scans && state.was_found()).then_some(DebtBlocker::Balancing)
+}
+
+/// The debt of a part by pair of source and target node, and the reason why some debt stays, if it
+/// does.
+fn wants_of(
+    at: PartIndex,
+    host: &HostModel,
+    state: &PartState,
+    known: &PartHistory,
+    now: u64,
+) -> (Vec<Want>, Option<DebtBlocker>) {
+    let (part, view) = (host.part(at), host.view());
+    let mut wants = Vec::new();
+    let id = |i: NodeIndex| view.nodes[i].id;
+    let may_lie = |i| state.memory_nodes.as_ref().is_none_or(|nodes| nodes.contains(id(i)));
+    let allowed: Vec<_> = part.home.iter().copied().filter(|&i| may_lie(i)).collect();
+    let mut due: Vec<_> = allowed.iter().map(|&to| (to, on(&part.due_bytes, to))).collect();
+    let mut blocker = allowed.is_empty().then_some(DebtBlocker::NotAllowed);
+    for (id, bytes) in state.movable_bytes() {
+        let Some(from) = view.index_of(id) else { continue };
+        if bytes < MIN_PAGE_BYTES || part.home.contains(&from) {
+            continue;
+        }
+        let stuck = known.stuck.get(&id);
+        let stuck_bytes = stuck_bytes(stuck, now);
+        if let Some(&Stuck { why, bytes, retry_at, .. }) = stuck.filter(|_| stuck_bytes > 0) {
+            blocker = Some(DebtBlocker::Stuck { why, bytes, retry_at });
+        }
+        let mut left = bytes.saturating_sub(stuck_bytes);
+        let latencies = view.latencies_ppm(from);
+        let mut homes: Vec<_> = allowed.iter().map(|&to| (latencies[to], to)).collect();
+        homes.sort_unstable();
+        for (latency_ppm, to) in homes {
+            if left == 0 {
+                break;
+            }
+            // A part that was pushed off its home keeps the pages near it there, until it returns
+            // or gets another home.
+            let is_contended = known.contention_intervals > 0;
+            if is_contended && !is_nearer(view, &known.share_ppm, from, to) {
+                blocker = Some(DebtBlocker::RunsThere);
+                continue;
+            }
+            // The memory reserved for the part there, and the memory available to all.
+            let Some((_, due)) = due.iter_mut().find(|(node, _)| *node == to) else { continue };
+            let room = host.room_for_moves(part.page_size, to);
+            let bytes = left.min(due.saturating_add(room.available)).min(room.allocatable);
+            if bytes > 0 {
+                let due_bytes = bytes.min(*due);
+                wants.push(Want { at, from, to, bytes, due_bytes, latency_ppm });
+                left -= bytes;
+                *due -= due_bytes;
+            }
+        }
+        if left > 0 && blocker.is_none() {
+            blocker = Some(DebtBlocker::NoRoom);
+        }
+    }
+    (wants, blocker)
+}
+
+/// The rate of page moves between two nodes, in parts per million of the maximum: the lower of
+/// both. Pages do not move between nodes without a known distance.
+fn pair_rate_ppm(latency_ppm: u32, from: NodeHistory, to: NodeHistory) -> u64 {
+    if latency_ppm == UNREACHABLE { 0 } else { from.rate_ppm.min(to.rate_ppm) }
+}
+
 /// Whether pages would lie nearer to the CPUs that a part runs on, by its shares of CPU time; true
 /// if those are unknown.
 fn is_nearer(view: &View, share_ppm: &ByNode, from: NodeIndex, to: NodeIndex) -> bool {
@@ -213,9 +235,9 @@ fn is_nearer(view: &View, share_ppm: &ByNode, from: NodeIndex, to: NodeIndex) ->
 mod tests {
     use super::*;
     use crate::{
+        StayedWhy,
         controllers::homes::{
-            fixture::{GIB, learned, seen},
-            model::HostModel,
+            fixture::{GIB, learned, part, seen},
             tuning::Tuning,
         },
         index::Index,
@@ -256,5 +278,87 @@ mod tests {
         let equal = [(NodeId(0), 500_000), (NodeId(1), 500_000)].into();
         assert!(!is_nearer(host.view(), &equal, first, second), "no nearer is not nearer");
         assert!(is_nearer(host.view(), &ByNode::new(), first, second), "it never ran");
+    }
+    /// `db`, at home on node 0, with so many GiB on node 1 besides; it has its figures by now.
+    fn away(gib: u64) -> (HostModel, PartState) {
+        let tuning = Tuning::default();
+        let mut seen = seen(1, 0, [0, 0]);
+        seen.machine.parts[0].resident_bytes.insert(NodeId(1), gib * GIB);
+        let host = HostModel::new(&tuning, &seen, &learned(&tuning, &seen));
+        (host, seen.machine.parts.remove(0))
+    }
+
+    fn stuck(bytes: u64) -> PartHistory {
+        let (why, found_no_room, retry_at) = (StayedWhy::Busy, true, 9);
+        let stuck = Stuck { why, bytes, found_no_room, retry_at, backoff_intervals: 4 };
+        PartHistory {
+            stuck: [(NodeId(1), stuck)].into(),
+            carried_bytes: [(NodeId(1), 512)].into(),
+            ..PartHistory::default()
+        }
+    }
+
+    /// The GiB that want to go from node 1 to node 0, and the reason why others stay.
+    fn coming(away_gib: u64, state: PartState, known: &PartHistory) -> (u64, Option<DebtBlocker>) {
+        let (host, db) = away(away_gib);
+        let state = PartState { resident_bytes: db.resident_bytes, ..state };
+        let (wants, blocker) = wants_of(part(0), &host, &state, known, 8);
+        let [first, second] = [0, 1].map(NodeIndex::at);
+        assert!(wants.iter().all(|want| (want.from, want.to) == (second, first)), "{wants:?}");
+        (wants.iter().map(|want| want.bytes).sum::<u64>() / GIB, blocker)
+    }
+
+    #[test]
+    fn debt_wants_to_go_home_as_far_as_it_may_can_and_should() {
+        let (db, known) = (away(0).1, PartHistory::default());
+        assert_eq!(coming(3, db.clone(), &known), (3, None));
+        // Node 0 has 16 GiB, 4 of which db uses.
+        assert_eq!(coming(20, db.clone(), &known), (16, Some(DebtBlocker::NoRoom)));
+        let elsewhere = Some(NodeSet::from([NodeId(1)]));
+        let confined = PartState { memory_nodes: elsewhere, ..db.clone() };
+        assert_eq!(coming(3, confined, &known), (0, Some(DebtBlocker::NotAllowed)));
+        let stays = DebtBlocker::Stuck { why: StayedWhy::Busy, bytes: 2 * GIB, retry_at: 9 };
+        assert_eq!(coming(3, db.clone(), &stuck(2 * GIB)), (1, Some(stays)));
+        let pushed_off = PartHistory {
+            contention_intervals: 1,
+            share_ppm: [(NodeId(1), 1_000_000)].into(),
+            ..PartHistory::default()
+        };
+        assert_eq!(coming(3, db.clone(), &pushed_off), (0, Some(DebtBlocker::RunsThere)));
+        let returned = PartHistory { contention_intervals: 0, ..pushed_off };
+        assert_eq!(coming(3, db, &returned), (3, None));
+    }
+
+    #[test]
+    fn movers_bindings_and_balancing_come_before_the_controller() {
+        let started = away(0).1;
+        let found = PartState { claim: None, ..started.clone() };
+        let of = |state: &PartState, is_at_home| moved_by_others(state, is_at_home, true);
+        let moved = PartState { mover: Some(7), ..found.clone() };
+        assert_eq!(of(&moved, false), Some(DebtBlocker::HasMover { pid: 7 }));
+        assert_eq!(of(&found, false), Some(DebtBlocker::BoundElsewhere));
+        assert_eq!(of(&found, true), Some(DebtBlocker::Balancing));
+        assert_eq!(of(&started, true), None, "its policy keeps balancing off");
+        assert_eq!(moved_by_others(&found, true, false), None);
+    }
+
+    #[test]
+    fn budget_and_stuck_pages_of_a_node_without_debt_are_forgotten_but_not_the_wait() {
+        let home = NodeSet::from([NodeId(0)]);
+        let mut known = stuck(GIB);
+        forget_paid(&mut known, &away(1).1, &home);
+        assert_eq!(known, stuck(GIB), "there is debt");
+        forget_paid(&mut known, &away(0).1, &home);
+        let left = known.stuck[&NodeId(1)];
+        assert_eq!((left.bytes, left.found_no_room, left.backoff_intervals), (0, false, 4));
+        assert!(known.carried_bytes.is_empty());
+    }
+
+    #[test]
+    fn the_slower_node_of_a_pair_sets_the_rate() {
+        let at = |rate_ppm| NodeHistory { rate_ppm, ..NodeHistory::default() };
+        assert_eq!(pair_rate_ppm(2_000_000, at(500), at(250)), 250);
+        assert_eq!(pair_rate_ppm(2_000_000, at(125), at(250)), 125);
+        assert_eq!(pair_rate_ppm(UNREACHABLE, at(500), at(250)), 0);
     }
 }

@@ -7,7 +7,10 @@ use super::{
     round::Round,
     tuning::Tuning,
 };
-use crate::{Payback, Reason, index::PartIndex};
+use crate::{
+    Payback, Reason,
+    index::{NodeIndex, PartIndex},
+};
 use std::cmp::Reverse;
 
 // With how many partners an exchange is evaluated.
@@ -35,19 +38,16 @@ impl Round<'_> {
     /// Looks for an exchange for a part that finds no room alone, and makes it once it is
     /// confirmed. Whether there is one.
     pub(super) fn exchange_homes(&mut self, at: PartIndex) -> bool {
-        let mine = self.part(at);
         let may_take_part = |other: PartIndex| {
             self.is_sampled(other) && !self.is_moving(other) && self.may_move(other).is_ok()
         };
-        let mut partners: Vec<_> = self
-            .parts()
-            .filter(|&other| is_partner(mine, self.part(other)) && may_take_part(other))
-            .filter(|&other| self.keeps_cells_apart(at, other) && self.keeps_cells_apart(other, at))
-            .map(|other| (self.part(other).needed_bytes, other))
-            .collect();
-        partners.sort_unstable();
-        partners.truncate(MAX_PARTNERS);
-        let exchanges = partners.into_iter().filter_map(|(_, other)| self.exchange(at, other));
+        let mine = self.part(at);
+        let partners = partners(mine, self.parts().map(|it| (it, self.part(it))), |other| {
+            may_take_part(other)
+                && keeps_cells_apart(&self.nodes_of_siblings(at), self.part(other))
+                && keeps_cells_apart(&self.nodes_of_siblings(other), mine)
+        });
+        let exchanges = partners.into_iter().filter_map(|other| self.exchange(at, other));
         let best = exchanges.max_by_key(|it| (it.payback.net_ns(it.horizon_ns), Reverse(it.other)));
         let Some(Exchange { other, mine, theirs, payback, .. }) = best else { return false };
         if !self.confirm(at, Trigger::Contention, payback) {
@@ -62,23 +62,47 @@ impl Round<'_> {
         true
     }
 
-    // Whether a part may take the home of another: a cell may not join a sibling, nor take a
-    // sibling's home, for the guest knows how far its cells are from each other.
-    fn keeps_cells_apart(&self, at: PartIndex, other: PartIndex) -> bool {
-        let barred = self.nodes_of_siblings(at);
-        self.part(other).home.iter().all(|node| !barred.contains(node))
-    }
-
     fn exchange(&mut self, at: PartIndex, other: PartIndex) -> Option<Exchange> {
         let (mine, theirs) = (self.part(at).clone(), self.part(other).clone());
         let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);
         let (to_theirs, to_mine, payback) =
             evaluate_exchange(self.host_mut(), &mine, &theirs, tuning, soft_affinity)?;
         let horizon_ns = mine.horizon_ns.min(theirs.horizon_ns);
-        let pays = payback.is_gain_of(tuning.min_gain_ppm)
-            && payback.pays_within(horizon_ns / SAVINGS_PER_COST);
-        pays.then_some(Exchange { other, mine: to_theirs, theirs: to_mine, payback, horizon_ns })
+        pays(tuning, payback, horizon_ns).then_some(Exchange {
+            other,
+            mine: to_theirs,
+            theirs: to_mine,
+            payback,
+            horizon_ns,
+        })
     }
+}
+
+/// The parts with which an exchange is evaluated: those with the least memory first.
+fn partners<'a>(
+    mine: &PartModel,
+    others: impl Iterator<Item = (PartIndex, &'a PartModel)>,
+    may_exchange: impl Fn(PartIndex) -> bool,
+) -> Vec<PartIndex> {
+    let mut partners: Vec<_> = others
+        .filter(|&(other, theirs)| is_partner(mine, theirs) && may_exchange(other))
+        .map(|(other, theirs)| (theirs.needed_bytes, other))
+        .collect();
+    partners.sort_unstable();
+    partners.truncate(MAX_PARTNERS);
+    partners.into_iter().map(|(_, other)| other).collect()
+}
+
+/// Whether a part whose siblings are at home on these nodes may take another's home: a cell may not
+/// join a sibling, nor take a sibling's home, for the guest knows how far its cells are from each
+/// other.
+fn keeps_cells_apart(nodes_of_siblings: &[NodeIndex], other: &PartModel) -> bool {
+    other.home.iter().all(|node| !nodes_of_siblings.contains(node))
+}
+
+/// Whether an exchange gains enough, and saves enough more than it costs within the horizon.
+fn pays(tuning: &Tuning, payback: Payback, horizon_ns: u64) -> bool {
+    payback.is_gain_of(tuning.min_gain_ppm) && payback.pays_within(horizon_ns / SAVINGS_PER_COST)
 }
 
 /// Whether an exchange with a part may help: it has a home elsewhere, and is smaller in CPU demand
@@ -138,7 +162,7 @@ mod tests {
     use crate::{
         ControlObservation,
         controllers::homes::fixture::{GIB, SECOND, learned, part, seen},
-        index::{Index, NodeIndex},
+        index::Index,
     };
     use nearside_topology::{NodeId, NodeSet};
 
@@ -214,5 +238,38 @@ mod tests {
         let (mut host, db, web) = host(SECOND, 1);
         let huge = PartModel { page_size: crate::PageSize::Huge(GIB), ..web };
         assert!(evaluate_exchange(&mut host, &db, &huge, &Tuning::default(), true).is_none());
+    }
+    #[test]
+    fn the_smallest_partners_come_first_and_no_more_than_64() {
+        let (_, db, web) = host(SECOND, 1);
+        let with = |bytes| PartModel { needed_bytes: bytes, ..web.clone() };
+        let others: Vec<_> = (0..70).rev().map(with).collect();
+        let all = || others.iter().enumerate().map(|(i, other)| (part(i), other));
+        let chosen = partners(&db, all(), |_| true);
+        let expected: Vec<_> = (6..70).rev().map(part).collect();
+        assert_eq!(chosen, expected, "the last has no memory, the sixth but one 63 bytes");
+        let only = partners(&db, all(), |other| other == part(3));
+        assert_eq!(only, [part(3)]);
+        assert_eq!(partners(&db, [(part(0), &db)].into_iter(), |_| true), []);
+    }
+
+    #[test]
+    fn a_cell_does_not_join_a_sibling() {
+        let (_, _, web) = host(SECOND, 1);
+        let [first, second] = [0, 1].map(NodeIndex::at);
+        assert!(keeps_cells_apart(&[], &web) && keeps_cells_apart(&[first], &web));
+        assert!(!keeps_cells_apart(&[first, second], &web), "web is at home on node 1");
+    }
+
+    #[test]
+    fn an_exchange_saves_twice_its_cost_within_the_horizon() {
+        let tuning = Tuning::default();
+        // 2 CPUs at 1.0 instead of 1.2 save a third of a CPU: twice 1 s of cost comes back in 6 s.
+        let slow_downs = (crate::SlowDown(1_200_000), crate::SlowDown(1_000_000));
+        let of = |(here, there)| Payback::new(crate::MilliVcpus(2000), here, there, 1, SECOND);
+        assert!(pays(&tuning, of(slow_downs), 6 * SECOND + 2_000_000));
+        assert!(!pays(&tuning, of(slow_downs), 6 * SECOND - 2_000_000));
+        let little = (crate::SlowDown(1_040_000), crate::SlowDown(1_000_000));
+        assert!(!pays(&tuning, of(little), u64::MAX), "4 % are less than the minimum");
     }
 }

@@ -4,17 +4,19 @@ use super::{
     amounts::{Amounts, split},
     binding::{Binding, agrees, follow},
     cooldown::{cooldown_after, is_cooling_down},
-    evaluation::Evaluator,
+    evaluation::{Evaluation, Evaluator},
     learning::is_idle,
-    model::PartModel,
+    model::{HostModel, PartModel, horizon_ns},
     order::{Turns, for_first_homes},
     round::Round,
     steps::adopted_claim,
+    tuning::Tuning,
 };
 use crate::{
-    Affinity, Home, HomeBlocker, LastMove, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
-    Step,
+    Affinity, Claim, Home, HomeBlocker, LastMove, MemoryPolicy, MilliVcpus, Origin, PartState,
+    Reason, SlowDown, Step,
     index::{NodeIndex, PartIndex},
+    view::View,
 };
 use nearside_topology::NodeSet;
 use std::collections::BTreeMap;
@@ -74,7 +76,8 @@ impl<'a> Round<'a> {
                 continue;
             }
             let soft_affinity = self.seen().soft_affinity;
-            let (refused_until, bound_to) = (self.refused_until(at), self.bound_to(at));
+            let refused_until = refused_until(self.known(at).first_home, self.now());
+            let bound_to = self.bound_to(at);
             match start(refused_until, bound_to, self.may_bind(at), soft_affinity) {
                 Ok(Start::Follow(nodes)) => {
                     let steps = self.adopt(at, nodes);
@@ -130,12 +133,6 @@ impl<'a> Round<'a> {
         }
     }
 
-    // The interval in which a part without a home may get one again; none if it may now.
-    fn refused_until(&self, at: PartIndex) -> Option<u64> {
-        let last = self.known(at).first_home.filter(|&last| is_cooling_down(last, self.now()))?;
-        Some(last.at.saturating_add(last.cooldown_intervals))
-    }
-
     // The cooldown of a first home counts if a step of it is refused: then the part still has none.
     fn begin_attempt(&mut self, at: PartIndex) {
         let (now, tuning) = (self.now(), self.tuning());
@@ -154,21 +151,11 @@ impl<'a> Round<'a> {
 
     // The steps that make the nodes of an external binding the home.
     fn adopt(&mut self, at: PartIndex, nodes: NodeSet) -> Vec<Step> {
-        let view = self.host().view();
-        let home: Vec<NodeIndex> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
-        let cores: Amounts = home.iter().map(|&i| (i, view.nodes[i].cores)).collect();
-        let (state, id) = (self.state(at), |i| self.id(i));
-        let claim = adopted_claim(state, self.part(at), &nodes, &cores, id);
-        let load_milli = split(self.part(at).demand_milli, &cores);
-        self.count_at(at, home, load_milli);
-        let reason = Reason::BoundByOther { nodes: nodes.clone() };
-        let home = Home {
-            nodes,
-            origin: Origin::Adopted,
-            affinity: Affinity::Hard,
-            policy: MemoryPolicy::Local,
-        };
-        self.bind(at, home, claim, &reason)
+        let (part, view) = (self.part(at), self.host().view());
+        let Adoption { home, claim, at_nodes, load_milli } =
+            adoption(self.state(at), part, view, &nodes);
+        self.count_at(at, at_nodes, load_milli);
+        self.bind(at, home, claim, &Reason::BoundByOther { nodes })
     }
 
     /// Lets homes of found parts follow their external bindings.
@@ -213,29 +200,75 @@ impl<'a> Round<'a> {
     }
 
     fn first_home(&mut self, at: PartIndex) -> Result<Vec<Step>, HomeBlocker> {
-        // Its run time before it was found is unknown.
-        let horizon_ns = super::model::horizon_ns(self.tuning(), u64::MAX);
-        let part = PartModel { horizon_ns, ..self.part(at).clone() };
         let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);
-        let barred = self.nodes_of_siblings(at);
-        let host = self.host_mut();
-        host.remove(&part);
-        let evaluator = Evaluator::new(host, &part, tuning, soft_affinity);
-        let best = evaluator.best(evaluator.candidates(&barred), SlowDown::NONE);
-        host.add(&part);
-        let best = best.ok_or(HomeBlocker::NoRoom)?;
-        let demand = MilliVcpus(part.demand_milli);
-        let (slow_down, bytes_to_move) = (best.slow_down, best.bytes_to_move);
-        let reason = Reason::FirstHome { demand, slow_down, bytes_to_move };
+        let (part, barred) = (self.part(at).clone(), self.nodes_of_siblings(at));
+        let best = best_home(self.host_mut(), part, &barred, tuning, soft_affinity);
+        let (best, reason) = best.ok_or(HomeBlocker::NoRoom)?;
         Ok(self.rehome(at, &best, &reason))
     }
+}
+
+/// The interval in which a part that was refused its first home may get one again; none if it may
+/// now.
+fn refused_until(last: Option<LastMove>, now: u64) -> Option<u64> {
+    let last = last.filter(|&last| is_cooling_down(last, now))?;
+    Some(last.at.saturating_add(last.cooldown_intervals))
+}
+
+/// The nodes to which another program binds a part, as its home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Adoption {
+    home: Home,
+    claim: Claim,
+    at_nodes: Vec<NodeIndex>,
+    /// Its demand, by the cores of the nodes.
+    load_milli: Amounts,
+}
+
+/// The home and the claim of a part on the nodes to which another program binds it.
+fn adoption(state: &PartState, part: &PartModel, view: &View, nodes: &NodeSet) -> Adoption {
+    let at_nodes: Vec<NodeIndex> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
+    let cores: Amounts = at_nodes.iter().map(|&i| (i, view.nodes[i].cores)).collect();
+    let home = Home {
+        nodes: nodes.clone(),
+        origin: Origin::Adopted,
+        affinity: Affinity::Hard,
+        policy: MemoryPolicy::Local,
+    };
+    let claim = adopted_claim(state, part, nodes, &cores, |i| view.nodes[i].id);
+    Adoption { home, claim, at_nodes, load_milli: split(part.demand_milli, &cores) }
+}
+
+/// The best home of a part that has none, off the barred nodes, and the reason for it; None where
+/// it finds no room. The model is as before afterwards.
+fn best_home(
+    host: &mut HostModel,
+    part: PartModel,
+    barred: &[NodeIndex],
+    tuning: &Tuning,
+    soft_affinity: bool,
+) -> Option<(Evaluation, Reason)> {
+    // Its run time before it was found is unknown.
+    let part = PartModel { horizon_ns: horizon_ns(tuning, u64::MAX), ..part };
+    host.remove(&part);
+    let evaluator = Evaluator::new(host, &part, tuning, soft_affinity);
+    let best = evaluator.best(evaluator.candidates(barred), SlowDown::NONE);
+    host.add(&part);
+    let best = best?;
+    let demand = MilliVcpus(part.demand_milli);
+    let (slow_down, bytes_to_move) = (best.slow_down, best.bytes_to_move);
+    Some((best, Reason::FirstHome { demand, slow_down, bytes_to_move }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Action, Owner, controllers::homes::fixture::part};
-    use nearside_topology::NodeId;
+    use crate::{
+        Action, ControlObservation, Owner, PageSize,
+        controllers::homes::fixture::{GIB, learned, part, seen},
+        index::Index,
+    };
+    use nearside_topology::{MemoryState, NodeId};
 
     #[test]
     fn a_refusal_a_binding_and_the_owner_decide_in_this_order() {
@@ -271,5 +304,77 @@ mod tests {
         assert_eq!(together(&cells, 2), Some(steps(&[0, 1, 2])));
         assert_eq!(together(&cells, 3), None, "the third was not sampled");
         assert_eq!(together(&[cells[0].clone(), (part(1), None)], 2), None, "one has no home");
+    }
+    #[test]
+    fn after_a_refusal_the_next_attempt_is_a_cooldown_later() {
+        let load = MilliVcpus(1000);
+        let last = Some(LastMove { at: 4, cooldown_intervals: 5, load });
+        assert_eq!([8, 9].map(|now| refused_until(last, now)), [Some(9), None]);
+        assert_eq!(refused_until(None, 8), None);
+    }
+
+    /// `db` of 2 vCPUs without a home, whose 4 GiB lie on node 0, beside this work by node in s.
+    fn homeless(others: [u64; 2]) -> ControlObservation {
+        let mut seen = seen(1, 0, others);
+        let db = &mut seen.machine.parts[0];
+        (db.home, db.claim) = (None, None);
+        seen
+    }
+
+    /// The model of that host, in which `db` is nowhere.
+    fn model(seen: &ControlObservation) -> (HostModel, PartModel) {
+        let tuning = Tuning::default();
+        let mut host = HostModel::new(&tuning, seen, &learned(&tuning, seen));
+        let nowhere = PartModel { home: vec![], load_milli: vec![], ..host.part(part(0)).clone() };
+        host.replace(part(0), nowhere.clone());
+        (host, nowhere)
+    }
+
+    #[test]
+    fn a_first_home_has_cpus_and_memory_and_is_off_the_barred_nodes() {
+        let full = |mut seen: ControlObservation, node: usize| {
+            seen.machine.topology.nodes[node].state = Some(MemoryState::default());
+            seen
+        };
+        let [first, second] = [0, 1].map(NodeIndex::at);
+        // 4 s of CPU time in 2 s: two CPUs, as many as a node has.
+        let quiet = || homeless([0, 0]);
+        for (seen, barred, expected) in [
+            (quiet(), vec![], Some(vec![first])),
+            (homeless([4, 0]), vec![], Some(vec![second])),
+            (quiet(), vec![first], Some(vec![second])),
+            (quiet(), vec![first, second], None),
+            (full(full(quiet(), 0), 1), vec![second], Some(vec![first])),
+        ] {
+            let (mut host, db) = model(&seen);
+            let rooms = |host: &HostModel| {
+                [first, second].map(|i| (host.load_milli(&[i]), host.room(PageSize::Base, i)))
+            };
+            let before = rooms(&host);
+            let best = best_home(&mut host, db, &barred, &Tuning::default(), true);
+            assert_eq!(best.map(|(best, _)| best.home), expected);
+            assert_eq!(rooms(&host), before, "the model is as before");
+        }
+    }
+
+    #[test]
+    fn an_adopted_home_is_hard_and_its_claim_is_what_lies_there() {
+        let seen = homeless([0, 0]);
+        let (host, db) = model(&seen);
+        let state = &seen.machine.parts[0];
+        for (nodes, bytes, vcpus) in [
+            ("0", vec![(NodeId(0), 4 * GIB)], vec![(NodeId(0), 2)]),
+            ("1", vec![], vec![(NodeId(1), 2)]),
+            ("0-1", vec![(NodeId(0), 4 * GIB)], vec![(NodeId(0), 1), (NodeId(1), 1)]),
+        ] {
+            let nodes: NodeSet = nodes.parse().unwrap();
+            let adoption = adoption(state, &db, host.view(), &nodes);
+            assert_eq!(adoption.home.nodes, nodes);
+            let kind = (adoption.home.origin, adoption.home.affinity);
+            assert_eq!(kind, (Origin::Adopted, Affinity::Hard));
+            assert_eq!(adoption.claim.bytes, bytes.into_iter().collect());
+            assert_eq!(adoption.claim.vcpus, vcpus.into_iter().collect());
+            assert_eq!(adoption.load_milli.iter().map(|(_, milli)| milli).sum::<u64>(), 2000);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The parts that are evaluated against other homes in an interval.
 
 use super::{confirmation::Trigger, tuning::Tuning};
+use crate::HomeBlocker;
 
 // Under contention a part is evaluated again after so many intervals.
 const CONTENTION_REVIEW_INTERVALS: u64 = 3;
@@ -20,7 +21,7 @@ pub(super) struct Situation {
 
 /// The turn of a part in an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+enum Turn {
     Evaluate(Trigger),
     /// Not evaluated; the result of the last evaluation stays.
     Keep,
@@ -33,7 +34,7 @@ pub(super) enum Turn {
 /// The turn of a part. One with a contended home is evaluated every third interval, others at the
 /// regular review, idle ones never. An unconfirmed better home is kept in its status until the next
 /// evaluation.
-pub(super) fn turn(tuning: &Tuning, part: Situation, now: u64) -> Turn {
+fn turn(tuning: &Tuning, part: Situation, now: u64) -> Turn {
     let rests =
         |intervals: u64| part.evaluated_at.is_some_and(|then| now < then.saturating_add(intervals));
     if part.is_idle {
@@ -50,6 +51,38 @@ pub(super) fn turn(tuning: &Tuning, part: Situation, now: u64) -> Turn {
         (true, true, _) => Turn::Keep,
         (true, false, true) => Turn::Wait,
         (true, false, false) => Turn::Rest,
+    }
+}
+
+/// The reason in the status why the home of a part stays, before any evaluation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Told {
+    AsBefore,
+    Now(Option<HomeBlocker>),
+}
+
+/// Whether a part is evaluated, and the reason in its status until then.
+pub(super) fn review(
+    tuning: &Tuning,
+    may_move: Result<(), HomeBlocker>,
+    part: Situation,
+    now: u64,
+) -> (Option<Trigger>, Told) {
+    let below_threshold = part.is_contended.then_some(HomeBlocker::BelowThreshold);
+    if let Err(blocker) = may_move {
+        let is_unbound = matches!(
+            blocker,
+            HomeBlocker::OwnerForbids { .. } | HomeBlocker::HasCpuset | HomeBlocker::HasCells
+        );
+        // A home that need not change is no news, unless CPUs could not be bound to it either.
+        return (None, Told::Now(Some(blocker).filter(|_| part.is_contended || is_unbound)));
+    }
+    match turn(tuning, part, now) {
+        Turn::Evaluate(Trigger::Contention) => (Some(Trigger::Contention), Told::AsBefore),
+        Turn::Evaluate(Trigger::Review) => (Some(Trigger::Review), Told::Now(below_threshold)),
+        Turn::Keep => (None, Told::AsBefore),
+        Turn::Wait => (None, Told::Now(below_threshold)),
+        Turn::Rest => (None, Told::Now(None)),
     }
 }
 
@@ -96,5 +129,32 @@ mod tests {
     fn idle_parts_are_never_evaluated() {
         let part = Situation { is_idle: true, shares_contended_home: true, ..Situation::default() };
         assert_eq!(at(part, 100), Turn::Rest);
+    }
+    #[test]
+    fn the_status_tells_why_a_home_stays_where_that_is_news() {
+        let tuning = Tuning::default();
+        let contended = |is_contended| Situation {
+            is_contended,
+            evaluated_at: Some(10),
+            ..Situation::default()
+        };
+        let forbidden = |blocker: HomeBlocker, is_contended| {
+            review(&tuning, Err(blocker), contended(is_contended), 15)
+        };
+        let told = |blocker| (None, Told::Now(blocker));
+        let (explicit, cpuset) = (HomeBlocker::Explicit, HomeBlocker::HasCpuset);
+        assert_eq!(forbidden(explicit.clone(), true), told(Some(explicit.clone())));
+        assert_eq!(forbidden(explicit, false), told(None), "it is fine where it is");
+        assert_eq!(forbidden(cpuset.clone(), false), told(Some(cpuset)), "it is not bound");
+        let free = |part, now| review(&tuning, Ok(()), part, now);
+        let below = || Some(HomeBlocker::BelowThreshold);
+        assert_eq!(free(contended(true), 15), told(below()));
+        assert_eq!(free(contended(false), 15), told(None));
+        let due = |blocker| (Some(Trigger::Review), Told::Now(blocker));
+        assert_eq!(free(contended(true), 20), due(below()));
+        assert_eq!(free(contended(false), 20), due(None));
+        let beside = Situation { shares_contended_home: true, ..contended(true) };
+        assert_eq!(free(beside, 12), (None, Told::AsBefore));
+        assert_eq!(free(beside, 13), (Some(Trigger::Contention), Told::AsBefore));
     }
 }

@@ -24,8 +24,8 @@ impl Run {
             self.fails(&format!("unreadable: {unreadable:?}"));
         }
         let folder = Folder::open(&self.made.path("run/nearside")).unwrap();
-        let notice = folder.and_then(|folder| PersistedState::read(&folder, host.boot_id()).1);
-        if let Some(notice) = notice {
+        let notices = folder.map(|folder| PersistedState::read(&folder, host.boot_id()).1);
+        for notice in notices.unwrap_or_default() {
             self.fails(&notice);
         }
         let journal = self.journal().unwrap_or_default();
