@@ -25,8 +25,8 @@ impl Run {
         }
         let folder = Folder::open(&self.made.path("run/nearside")).unwrap();
         let notices = folder.map(|folder| PersistedState::read(&folder, host.boot_id()).1);
-        for notice in notices.unwrap_or_default() {
-            self.fails(&notice);
+        if let Some(notice) = notices.unwrap_or_default().first() {
+            self.fails(notice);
         }
         let journal = self.journal().unwrap_or_default();
         let is_pending = |record: &Record| journal.contains(&format!("{:?}", record.cgroup));
