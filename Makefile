@@ -102,8 +102,10 @@ properties: ## the tests that need no lab with 5,000 new cases for each property
 simulation: ## a million events of the daemon on a simulated host, from new seeds (RUNS=N runs of 20 events), on request (once built, 13 minutes)
 	NEARSIDE_RUNS=$(or $(RUNS),50000) cargo test --package nearside --lib -- simulation::no_promise
 
-loom: ## the locks in many orders of their atomic operations, on request (once built, seconds)
+loom: ## the locks, and the frames' maps, in many orders of their atomic operations, on request (once built, half a minute)
 	RUSTFLAGS='--cfg loom' cargo test --package nearside-locks --lib --release --target-dir target/loom
+	RUSTFLAGS='--cfg loom' cargo test --package nearside-frames --no-default-features --features std --lib --release \
+	  --target-dir target/loom
 
 miri: ## the fair locks under Miri, which looks at each access of memory, on request (needs nightly's miri; minutes)
 	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --package nearside-locks --lib \

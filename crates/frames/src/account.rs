@@ -1,9 +1,7 @@
 //! The free frames of one node, and those of them that are promised.
 
-use core::sync::atomic::{
-    AtomicI64, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed},
-};
+use crate::sync::{AtomicI64, AtomicU64};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// The frames that are free in a node's regions, outside of caches.
 ///
@@ -32,7 +30,7 @@ fn less(unclaimed: i64, frames: u64) -> Option<i64> {
 }
 
 impl Account {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { unclaimed: AtomicI64::new(0), claimed: AtomicU64::new(0) }
     }
 
@@ -96,7 +94,7 @@ impl Account {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

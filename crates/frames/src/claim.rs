@@ -4,8 +4,8 @@ use crate::{
     error::Error,
     ids::{Extent, Node, Order},
     machine::Machine,
+    sync::spin_loop,
 };
-use core::hint::spin_loop;
 
 /// Searches for a single frame. A promised frame is out of sight for some instructions, while
 /// another thread takes a page of the same chunk or makes the chunk whole.

@@ -75,6 +75,7 @@ mod policy;
 #[doc = include_str!("../README.md")]
 mod readme {}
 mod region;
+mod sync;
 mod table;
 mod withheld;
 

@@ -7,9 +7,10 @@ use crate::{
     memory::{MAX_NODES, MAX_REGIONS, Memory, metadata_words},
     policy::{Policy, Request, ZoneRule, turn},
     region::Region,
+    sync::AtomicU64,
     withheld::Withheld,
 };
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// The memory of one machine, by node and zone, and the distances between its nodes.
 ///
@@ -101,7 +102,7 @@ impl<'m> Machine<'m> {
             // A node is nearest to itself, whatever a table says.
             row.sort_unstable_by_key(|&to| (usize::from(to) != from, distance(to), to));
         }
-        let accounts = [const { Account::new() }; MAX_NODES];
+        let accounts = core::array::from_fn(|_| Account::new());
         memory.iter().for_each(|it| accounts[usize::from(it.node.0)].add(it.frames));
         let late_faults = AtomicU64::new(0);
         let withheld = Withheld::new(&[]);

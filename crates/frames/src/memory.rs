@@ -1,13 +1,11 @@
 //! The memory of a machine as its caller describes it, and the metadata that it needs.
 
 #[cfg(feature = "std")]
-use crate::Error;
+use crate::{Error, sync::AtomicU64};
 use crate::{
     chunk::WORDS,
     ids::{CHUNK_FRAMES, Frame, Node, Zone},
 };
-#[cfg(feature = "std")]
-use core::sync::atomic::AtomicU64;
 #[cfg(feature = "std")]
 use std::{boxed::Box, vec::Vec};
 

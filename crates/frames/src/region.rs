@@ -4,11 +4,9 @@ use crate::{
     chunk::{Chunk, WORDS, bits, first_in_word},
     ids::{CHUNK_FRAMES, Extent, Frame, Node, Order, Zone},
     memory::{Memory, metadata_words},
+    sync::{AtomicU64, AtomicUsize, latest},
 };
-use core::sync::atomic::{
-    AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, SeqCst},
-};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Frames that were freed while they were free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +71,7 @@ impl<'m> Map<'m> {
     }
 
     fn has(&self, chunk: usize) -> bool {
-        self.words[chunk / 64].load(SeqCst) >> (chunk % 64) & 1 == 1
+        latest(&self.words[chunk / 64]) >> (chunk % 64) & 1 == 1
     }
 }
 
@@ -137,7 +135,7 @@ impl<'m> Region<'m> {
     pub(crate) fn peek(&self, chunk: usize) -> Chunk {
         let mut free = Chunk::default();
         for (free, word) in free.0.iter_mut().zip(self.words_of(chunk)) {
-            *free = word.load(SeqCst);
+            *free = latest(word);
         }
         free
     }
@@ -149,7 +147,7 @@ impl<'m> Region<'m> {
         self.partial.clear(chunk);
         let mut taken = Chunk::default();
         for (taken, word) in taken.0.iter_mut().zip(self.words_of(chunk)) {
-            if word.load(SeqCst) != 0 {
+            if latest(word) != 0 {
                 *taken = word.swap(0, SeqCst);
             }
         }
@@ -258,16 +256,21 @@ impl<'m> Region<'m> {
 
     /// Makes a chunk whole if all of its frames are free.
     fn merge(&self, chunk: usize) {
-        // Another thread may have taken a part of the bits meanwhile, for the same purpose. The one
-        // that puts its part back last finds all of them.
+        let words = self.words_of(chunk);
         while self.peek(chunk) == Chunk::FULL {
-            let taken = self.claim(chunk);
-            if taken == Chunk::FULL {
+            self.partial.clear(chunk);
+            // Whoever has the first word merges, so no two threads take parts from each other. One
+            // that frees frames meanwhile finds words missing, and leaves it to this thread, which
+            // looks again after it has put its words back.
+            let is_taken =
+                |word: &&AtomicU64| word.compare_exchange(!0, 0, SeqCst, Relaxed).is_ok();
+            let taken = words.iter().take_while(is_taken).count();
+            if taken == WORDS {
                 self.whole.set(chunk / 64, 1 << (chunk % 64));
                 return;
             }
-            for (word, mask) in self.words_of(chunk).iter().zip(taken.0) {
-                word.fetch_or(mask, SeqCst);
+            for word in &words[..taken] {
+                word.fetch_or(!0, SeqCst);
             }
             self.partial.set(chunk / 64, 1 << (chunk % 64));
         }
@@ -385,5 +388,7 @@ impl<'m> Region<'m> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod orders;
+#[cfg(all(test, not(loom)))]
 mod tests;

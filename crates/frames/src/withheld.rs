@@ -1,10 +1,8 @@
 //! The table of frames that are not to be handed out.
 
 use crate::ids::Frame;
-use core::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
+use crate::sync::{AtomicBool, AtomicU64};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// The state of a frame that is not to be handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +55,7 @@ pub(crate) struct Withheld<'m> {
 impl<'m> Withheld<'m> {
     pub(crate) fn new(words: &'m [AtomicU64]) -> Self {
         words.iter().for_each(|word| word.store(0, Relaxed));
-        let [entries, marked, version] = [const { AtomicU64::new(0) }; 3];
+        let [entries, marked, version] = core::array::from_fn(|_| AtomicU64::new(0));
         Self { words, entries, marked, version, has_keeper: AtomicBool::new(false) }
     }
 
@@ -148,7 +146,7 @@ impl<'m> Withheld<'m> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,0 +1,25 @@
+//! The atomics of `core`, or those of loom, which tries many orders of their operations.
+
+use core::sync::atomic::Ordering::SeqCst;
+#[cfg(not(loom))]
+pub(crate) use core::{
+    hint::spin_loop,
+    sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize},
+};
+#[cfg(loom)]
+pub(crate) use loom::{
+    hint::spin_loop,
+    sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize},
+};
+
+/// A word, in the one order that all `SeqCst` accesses have.
+///
+/// Loom knows that order of no load. It knows that a read-modify-write has the last value.
+#[inline]
+pub(crate) fn latest(word: &AtomicU64) -> u64 {
+    #[cfg(not(loom))]
+    let now = word.load(SeqCst);
+    #[cfg(loom)]
+    let now = word.fetch_or(0, SeqCst);
+    now
+}
