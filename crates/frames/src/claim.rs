@@ -8,8 +8,13 @@ use crate::{
 };
 
 /// Searches for a single frame. A promised frame is out of sight for some instructions, while
-/// another thread takes a page of the same chunk or makes the chunk whole.
-const SEARCHES: u32 = 1 << 20;
+/// another thread takes a page of the same chunk or makes the chunk whole. With an operating system
+/// that thread may have lost its CPU, for a tenth of a second where the CPU time of a group is
+/// bounded. The last searches, 50 us or more apart, go on for longer.
+const SEARCHES: u32 = if cfg!(feature = "std") { SPINS + (1 << 13) } else { 1 << 20 };
+
+/// The searches that follow each other at once.
+const SPINS: u32 = 1 << 10;
 
 /// Free frames of one node that are promised to an owner: nobody else is given them.
 ///
@@ -96,9 +101,9 @@ impl<'m> Claim<'m> {
         };
         let searches = if order == Order::BASE { SEARCHES } else { 1 };
         let mut fault = None;
-        for _ in 0..searches {
+        for search in 0..searches {
             let Some(extent) = self.machine.draw_from(self.node, order, &mut fault) else {
-                spin_loop();
+                wait(search);
                 continue;
             };
             self.frames = left;
@@ -128,8 +133,45 @@ impl<'m> Claim<'m> {
     }
 }
 
+/// Waits for the thread that has the frames of a chunk in its hands.
+fn wait(search: u32) {
+    #[cfg(feature = "std")]
+    if search >= SPINS {
+        std::thread::sleep(core::time::Duration::from_micros(50));
+        return;
+    }
+    let _ = search;
+    spin_loop();
+}
+
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.machine.account(self.node).end_claim(self.frames);
+    }
+}
+
+#[cfg(test)]
+#[cfg(all(feature = "std", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Memory, Metadata, Zone};
+    use std::{thread, time::Duration};
+
+    #[test]
+    fn a_promised_frame_is_waited_for_while_a_thread_that_has_it_stands_still() {
+        let memory = [Memory::new(Node(0), Zone::Normal, 0, 100)];
+        let metadata = Metadata::of(&memory).unwrap();
+        let machine = Machine::new(&memory, &[10], &metadata.slices()).unwrap();
+        let mut claim = Claim::new(&machine, Node(0), 1).unwrap();
+        // All frames of the chunk, as an allocation of any other thread takes them for some
+        // instructions.
+        let region = machine.region(0).unwrap();
+        let (chunk, free) = region.claim_for(Order::BASE).unwrap();
+        thread::scope(|scope| {
+            let found = scope.spawn(|| claim.allocate(Order::BASE).unwrap());
+            thread::sleep(Duration::from_millis(300));
+            region.give(chunk, &free).unwrap();
+            assert_eq!(found.join().unwrap().frames(), 1);
+        });
     }
 }

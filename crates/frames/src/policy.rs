@@ -112,6 +112,7 @@ pub(crate) fn turn(policy: &Policy<'_>, turns: u64) -> Option<Node> {
 }
 
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

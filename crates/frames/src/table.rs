@@ -163,6 +163,7 @@ impl<'t> Table<'t> {
 }
 
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
