@@ -9,9 +9,10 @@ use crate::{
 
 /// Searches for a single frame. A promised frame is out of sight for some instructions, while
 /// another thread takes a page of the same chunk or makes the chunk whole. With an operating system
-/// that thread may have lost its CPU, for a tenth of a second where the CPU time of a group is
-/// bounded. The last searches, 50 us or more apart, go on for longer.
-const SEARCHES: u32 = if cfg!(feature = "std") { SPINS + (1 << 13) } else { 1 << 20 };
+/// that thread may have lost its CPU, for nearly a tenth of a second where its group has used up
+/// its CPU time (`cpu.max`, with the usual period). Then the last searches, 50 us or more apart,
+/// take at least 0.8 s.
+const SEARCHES: u32 = if cfg!(feature = "std") { SPINS + (1 << 14) } else { 1 << 20 };
 
 /// The searches that follow each other at once.
 const SPINS: u32 = 1 << 10;
@@ -87,8 +88,9 @@ impl<'m> Claim<'m> {
     /// Allocates an extent under the claim, which has so many frames less then.
     ///
     /// A single frame is always found, unless claimed frames have been poisoned, double frees have
-    /// spoilt the count, or another thread stands still in the middle of an allocation for very
-    /// long.
+    /// spoilt the count, or another thread stands still in the middle of an allocation for long. It
+    /// waits for such a thread: with the feature `std` it sleeps in between, for about a second in
+    /// all, and else it searches a million times.
     ///
     /// # Errors
     /// [`Error::ClaimExceeded`] if the claim has fewer frames left, [`Error::Fragmented`] if the

@@ -259,9 +259,10 @@ impl<'m> Region<'m> {
         let words = self.words_of(chunk);
         while self.peek(chunk) == Chunk::FULL {
             self.partial.clear(chunk);
-            // Whoever has the first word merges, so no two threads take parts from each other. One
-            // that frees frames meanwhile finds words missing, and leaves it to this thread, which
-            // looks again after it has put its words back.
+            // Of several threads that want to make the chunk whole, the one with the first word
+            // goes on, so they do not take words from each other. A thread that frees frames
+            // meanwhile finds words missing and leaves it to this one, which looks again after it
+            // has put its words back.
             let is_taken =
                 |word: &&AtomicU64| word.compare_exchange(!0, 0, SeqCst, Relaxed).is_ok();
             let taken = words.iter().take_while(is_taken).count();

@@ -14,7 +14,8 @@ pub(crate) use loom::{
 
 /// A word, in the one order that all `SeqCst` accesses have.
 ///
-/// Loom knows that order of no load. It knows that a read-modify-write has the last value.
+/// Loom does not model that order for loads. Its read-modify-writes have the last value, so one
+/// stands in. That acquires and releases, so loom misses faults that a plain load would show.
 #[inline]
 pub(crate) fn latest(word: &AtomicU64) -> u64 {
     #[cfg(not(loom))]

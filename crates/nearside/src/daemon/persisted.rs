@@ -13,7 +13,7 @@ pub(super) const FILE: &str = "history.json";
 /// All states of ten thousand domains take less.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// States of controllers as they are saved, by name.
+/// States of controllers, or fields of the file, as they are saved: by name.
 pub(super) type States = BTreeMap<String, Box<RawValue>>;
 
 /// The loop and its controllers continue from this.
@@ -30,9 +30,6 @@ pub struct PersistedState {
     pub moved: Vec<MoveReport>,
 }
 
-/// The file, field by field: one that cannot be read costs no other.
-type Fields = BTreeMap<String, Box<RawValue>>;
-
 impl PersistedState {
     /// The state after an interval.
     pub(super) fn new(
@@ -44,8 +41,9 @@ impl PersistedState {
         Self { boot_id: boot_id.into(), interval, states, moved }
     }
 
-    /// Reads the state of this boot. An unreadable file is ignored, as is a field that this version
-    /// cannot read or does not know, with a notice for the log each.
+    /// Reads the state of this boot. A file without a readable boot and interval is ignored. Of its
+    /// other fields, one that this version cannot read or does not know is. Each time there is a
+    /// notice for the log.
     pub fn read(state: &Folder, boot_id: &str) -> (Self, Vec<String>) {
         let fresh = Self { boot_id: boot_id.into(), ..Self::default() };
         let path = state.path().join(FILE);
@@ -68,7 +66,7 @@ impl PersistedState {
     }
 
     fn parse(text: &[u8]) -> serde_json::Result<(Self, Vec<String>)> {
-        let mut fields: Fields = serde_json::from_slice(text)?;
+        let mut fields: States = serde_json::from_slice(text)?;
         let mut notices = Vec::new();
         let boot_id = required(&mut fields, "boot_id")?;
         let interval = required(&mut fields, "interval")?;
@@ -99,7 +97,7 @@ fn plain(error: &serde_json::Error) -> String {
 }
 
 /// A field without which the file says nothing.
-fn required<T: DeserializeOwned>(fields: &mut Fields, name: &str) -> serde_json::Result<T> {
+fn required<T: DeserializeOwned>(fields: &mut States, name: &str) -> serde_json::Result<T> {
     let text = fields.remove(name);
     let text = text.ok_or_else(|| serde::de::Error::custom(format!("missing field `{name}`")))?;
     serde_json::from_str(text.get())
@@ -107,7 +105,7 @@ fn required<T: DeserializeOwned>(fields: &mut Fields, name: &str) -> serde_json:
 
 /// A field that is empty where it is missing, or cannot be read.
 fn optional<T: DeserializeOwned + Default>(
-    fields: &mut Fields,
+    fields: &mut States,
     name: &str,
     notices: &mut Vec<String>,
 ) -> T {
@@ -201,7 +199,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::open(folder.path()).unwrap().unwrap();
         let states = r#""states":{"homes":{"parts":{}}}"#;
-        let later = r#""moved":[{"part":"vm","from":1,"stayed":{"a-later-reason":1}}]"#;
+        let later =
+            r#""moved":[{"part":"vm","from":1,"moved_bytes":1,"stayed":{"a-later-reason":1}}]"#;
         let homes = "homes".to_owned();
         for (fields, expected, notice) in [
             (

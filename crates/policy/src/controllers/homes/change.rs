@@ -144,6 +144,7 @@ impl Round<'_> {
         found >= needed
     }
 
+    // The best other home, if it pays.
     fn offer(&mut self, at: PartIndex, trigger: Trigger) -> Result<Offer, HomeBlocker> {
         let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);
         let (part, barred) = (self.part(at).clone(), self.nodes_of_siblings(at));
@@ -195,7 +196,7 @@ fn best_other_home(
 mod tests {
     use super::*;
     use crate::{
-        ControlObservation, SlowDown,
+        ControlObservation, PageSize, SlowDown,
         controllers::homes::fixture::{GIB, learned, part, seen},
         index::Index,
     };
@@ -293,16 +294,26 @@ mod tests {
         assert!(matches!(blocker(2), Some(HomeBlocker::Cooldown { .. })), "{:?}", blocker(2));
         assert_eq!(blocker(3), None);
     }
+
     #[test]
     fn the_best_other_home_is_off_the_barred_nodes() {
         let (tuning, seen) = (Tuning::default(), crowded());
         let mut host = HostModel::new(&tuning, &seen, &learned(&tuning, &seen));
         let db = host.part(part(0)).clone();
-        let mut best = |barred: &[NodeIndex]| {
-            let best = best_other_home(&mut host, &db, barred, &tuning, true);
-            best.map(|(there, payback)| (there.home, payback.there()))
+        let rooms = |host: &HostModel| {
+            [NodeIndex::at(0), second_node()]
+                .map(|i| (host.load_milli(&[i]), host.room(PageSize::Base, i)))
         };
-        assert_eq!(best(&[]), Some((vec![second_node()], SlowDown(1_000_000))));
-        assert_eq!(best(&[second_node()]), None, "only its own home is left");
+        let before = rooms(&host);
+        for (barred, expected) in [
+            (vec![], Some((vec![second_node()], SlowDown(1_000_000)))),
+            // Only its own home is left.
+            (vec![second_node()], None),
+        ] {
+            let best = best_other_home(&mut host, &db, &barred, &tuning, true);
+            let best = best.map(|(there, payback)| (there.home, payback.there()));
+            assert_eq!(best, expected);
+            assert_eq!(rooms(&host), before, "the model is as before");
+        }
     }
 }

@@ -126,6 +126,7 @@ mod tests {
         let tried = Attempt { last_at: Some(10), ..ARRIVED };
         assert_eq!([10, 39, 40].map(|now| tried.is_due(now)), [false, false, true]);
     }
+
     /// `db`, at home on node 0 under this policy and allowed memory on `allowed`.
     fn db(policy: MemoryPolicy, allowed: &str) -> PartState {
         let db = fixture::seen(1, 0, [0, 0]).machine.parts.remove(0);

@@ -76,8 +76,8 @@ impl Round<'_> {
     fn move_between(&mut self, wants: &[Want], arrivals: &mut IndexVec<NodeIndex, Arrivals>) {
         let Some(&Want { from, to, latency_ppm, .. }) = wants.first() else { return };
         let (from_id, to_id) = (self.id(from), self.id(to));
-        let (there, here) = (self.node_history(from_id), self.node_history(to_id));
-        let rate_ppm = pair_rate_ppm(latency_ppm, there, here);
+        let (source, target) = (self.node_history(from_id), self.node_history(to_id));
+        let rate_ppm = pair_rate_ppm(latency_ppm, source, target);
         let requests: Vec<Request> = wants
             .iter()
             .map(|want| Request {
@@ -279,6 +279,7 @@ mod tests {
         assert!(!is_nearer(host.view(), &equal, first, second), "no nearer is not nearer");
         assert!(is_nearer(host.view(), &ByNode::new(), first, second), "it never ran");
     }
+
     /// `db`, at home on node 0, with so many GiB on node 1 besides; it has its figures by now.
     fn away(gib: u64) -> (HostModel, PartState) {
         let tuning = Tuning::default();
@@ -312,7 +313,7 @@ mod tests {
     fn debt_wants_to_go_home_as_far_as_it_may_can_and_should() {
         let (db, known) = (away(0).1, PartHistory::default());
         assert_eq!(coming(3, db.clone(), &known), (3, None));
-        // Node 0 has 16 GiB, 4 of which db uses.
+        // Node 0 has 16 GiB available, beside the 4 that db has there.
         assert_eq!(coming(20, db.clone(), &known), (16, Some(DebtBlocker::NoRoom)));
         let elsewhere = Some(NodeSet::from([NodeId(1)]));
         let confined = PartState { memory_nodes: elsewhere, ..db.clone() };

@@ -239,6 +239,7 @@ mod tests {
         let huge = PartModel { page_size: crate::PageSize::Huge(GIB), ..web };
         assert!(evaluate_exchange(&mut host, &db, &huge, &Tuning::default(), true).is_none());
     }
+
     #[test]
     fn the_smallest_partners_come_first_and_no_more_than_64() {
         let (_, db, web) = host(SECOND, 1);
@@ -247,7 +248,7 @@ mod tests {
         let all = || others.iter().enumerate().map(|(i, other)| (part(i), other));
         let chosen = partners(&db, all(), |_| true);
         let expected: Vec<_> = (6..70).rev().map(part).collect();
-        assert_eq!(chosen, expected, "the last has no memory, the sixth but one 63 bytes");
+        assert_eq!(chosen, expected, "the last has no memory, and the seventh 63 bytes");
         let only = partners(&db, all(), |other| other == part(3));
         assert_eq!(only, [part(3)]);
         assert_eq!(partners(&db, [(part(0), &db)].into_iter(), |_| true), []);

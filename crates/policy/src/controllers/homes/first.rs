@@ -305,6 +305,7 @@ mod tests {
         assert_eq!(together(&cells, 3), None, "the third was not sampled");
         assert_eq!(together(&[cells[0].clone(), (part(1), None)], 2), None, "one has no home");
     }
+
     #[test]
     fn after_a_refusal_the_next_attempt_is_a_cooldown_later() {
         let load = MilliVcpus(1000);
@@ -337,19 +338,19 @@ mod tests {
             seen
         };
         let [first, second] = [0, 1].map(NodeIndex::at);
-        // 4 s of CPU time in 2 s: two CPUs, as many as a node has.
         let quiet = || homeless([0, 0]);
         for (seen, barred, expected) in [
             (quiet(), vec![], Some(vec![first])),
+            // 4 s of CPU time in 2 s: as many CPUs as node 0 has.
             (homeless([4, 0]), vec![], Some(vec![second])),
+            // Its 4 GiB lie on node 0, and node 1 has none.
+            (full(quiet(), 1), vec![first], None),
             (quiet(), vec![first], Some(vec![second])),
             (quiet(), vec![first, second], None),
             (full(full(quiet(), 0), 1), vec![second], Some(vec![first])),
         ] {
             let (mut host, db) = model(&seen);
-            let rooms = |host: &HostModel| {
-                [first, second].map(|i| (host.load_milli(&[i]), host.room(PageSize::Base, i)))
-            };
+            let rooms = |host: &HostModel| [first, second].map(|i| host.room(PageSize::Base, i));
             let before = rooms(&host);
             let best = best_home(&mut host, db, &barred, &Tuning::default(), true);
             assert_eq!(best.map(|(best, _)| best.home), expected);

@@ -130,6 +130,7 @@ mod tests {
         let part = Situation { is_idle: true, shares_contended_home: true, ..Situation::default() };
         assert_eq!(at(part, 100), Turn::Rest);
     }
+
     #[test]
     fn the_status_tells_why_a_home_stays_where_that_is_news() {
         let tuning = Tuning::default();
