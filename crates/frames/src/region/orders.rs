@@ -122,7 +122,7 @@ fn with_free(frames: &[u64]) -> Scene {
 
 #[test]
 fn a_frame_has_one_owner_and_its_contents_come_along() {
-    // Whoever finds a frame hands it back.
+    // A thread that finds the frame hands it back.
     fn turn(scene: &Scene) {
         if let Some(frame) = scene.allocate() {
             scene.free(frame);
