@@ -7,22 +7,43 @@ use nearside_topology::type_words::in_plain_words;
 /// The controllers; each decides about its own kind of subject.
 #[derive(Debug)]
 pub(super) struct Controllers {
-    /// Its state is read by samples, snapshots and reports, too.
+    /// The first. Its state is read by samples, snapshots and reports, too.
     pub(super) homes: Keeper<Homes>,
+    /// The rest, in the order in which they decide.
+    others: Vec<Box<dyn Planner>>,
+}
+
+/// The controllers after [`Homes`]. A new one is a file and an entry here.
+fn others() -> Vec<Box<dyn Planner>> {
+    vec![]
 }
 
 impl Controllers {
     /// Controllers that continue from states of an earlier daemon. States that cannot be read are
     /// learnt again, with a notice each.
     pub(super) fn new(tuning: &Tuning, states: &States) -> (Self, Vec<String>) {
-        let mut controllers = Self { homes: Keeper::new(Homes { tuning: *tuning }) };
+        Self::with(others(), tuning, states)
+    }
+
+    /// The same with these others.
+    pub(super) fn with(
+        others: Vec<Box<dyn Planner>>,
+        tuning: &Tuning,
+        states: &States,
+    ) -> (Self, Vec<String>) {
+        let homes = Keeper::new(Homes { tuning: *tuning });
+        let mut controllers = Self { homes, others };
         let notices = load(&mut controllers.list(), states);
         (controllers, notices)
     }
 
     /// All of them, in the order in which they decide.
-    pub(super) fn list(&mut self) -> [&mut dyn Planner; 1] {
-        [&mut self.homes]
+    pub(super) fn list(&mut self) -> Vec<&mut dyn Planner> {
+        let mut list: Vec<&mut dyn Planner> = vec![&mut self.homes];
+        for other in &mut self.others {
+            list.push(&mut **other);
+        }
+        list
     }
 
     /// Gives the controllers other constants; their states stay.

@@ -1,5 +1,7 @@
 //! The loop on a host of plain files, which refuses, delays and vanishes.
 
+mod toy;
+
 use super::*;
 use crate::daemon::{
     access::Access,
