@@ -76,7 +76,6 @@ pub const DEFAULT_RATE_BYTES_PER_S: u64 = 1 << 30;
 /// Narrowing `cpuset.mems` migrates pages at once and without limit. So pages move in batches while
 /// the former nodes are still allowed, and the last step moves only the remainder. Without
 /// `move_memory` all these nodes stay allowed. On a machine of one node the plan is empty.
-/// to do.
 pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRefusal> {
     let observation = &*observation.naming(Some(&wish.nodes));
     let domain = find(observation, &wish.part)?;
