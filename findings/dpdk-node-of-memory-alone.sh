@@ -2,7 +2,7 @@
 # DPDK 22.11.11 (Debian 12), on a made copy of /sys/devices/system/node, 2026-12-03. Needs root.
 #
 # A node without CPUs, such as CXL memory, is no NUMA node for DPDK: it counts the nodes that have a
-# CPU. Firmware may number such a node last, as here, or between others.
+# CPU.
 #
 # Consequence: an application that goes through rte_socket_count() and rte_socket_id_by_idx() never
 # sees that memory, and no message tells of it.

@@ -25,7 +25,7 @@ impl Controllers {
         Self::with(others(), tuning, states)
     }
 
-    /// The same with these others.
+    /// [`Controllers::new`] with these others.
     pub(super) fn with(
         others: Vec<Box<dyn Planner>>,
         tuning: &Tuning,
