@@ -6,7 +6,7 @@ use crate::{
     cgroup::Tree,
     folder::Folder,
     host,
-    store::Store,
+    store::{Blocks, Store},
     sys::{self, PolicySupport},
     systemd::Systemd,
 };
@@ -75,10 +75,19 @@ pub struct Facts {
     pub state_writable: bool,
     /// The reason why records of domains are not believed, if there is one.
     pub state_refused: Option<String>,
-    /// Files that keep every change from being made, because they cannot be read, with the reasons.
-    pub state_unreadable: Vec<String>,
+    /// Files that block changes because they cannot be read.
+    pub state_unreadable: Vec<BlockingFile>,
     /// Domains with a home of several nodes.
     pub wide_domains: Vec<String>,
+}
+
+/// A file with a record, or the journal, that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BlockingFile {
+    /// The reason, with the file and a way out.
+    pub why: String,
+    /// What it blocks.
+    pub blocks: Blocks,
 }
 
 /// The cgroup trees of a host.
@@ -185,7 +194,10 @@ impl Facts {
         let allowed = tree.as_ref().ok().and_then(|tree| host::allowed(tree, Systemd::runs(root)));
         let store = Store::new(state, &read("proc/sys/kernel/random/boot_id").unwrap_or_default());
         let records = tree.as_ref().map(|tree| store.records(tree).0).unwrap_or_default();
-        let unreadable = tree.as_ref().map(|tree| store.unreadable(tree)).unwrap_or_default();
+        let blocking = tree.as_ref().map(|tree| store.blocking(tree)).unwrap_or_default();
+        let blocking = blocking
+            .into_iter()
+            .map(|(blocks, error)| BlockingFile { why: error.to_string(), blocks });
         let wide = records.into_iter().filter(|record| record.home_nodes().len() > 1);
         let support = if try_policies { policies(&memory_nodes) } else { Vec::new() };
         let that_are = |wanted| {
@@ -230,7 +242,7 @@ impl Facts {
                 .unwrap_or_default(),
             state_writable: can_be_made(state),
             state_refused: Folder::open(state).err().map(|refused| refused.to_string()),
-            state_unreadable: unreadable.iter().map(ToString::to_string).collect(),
+            state_unreadable: blocking.collect(),
             wide_domains: wide.map(|record| record.name).collect(),
         }
     }

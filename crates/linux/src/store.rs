@@ -11,9 +11,11 @@ mod format;
 mod journal;
 mod known;
 mod lock;
+mod names;
 mod process;
 mod record;
 mod records;
+mod unreadable;
 
 pub use journal::Journal;
 pub use known::Known;
@@ -22,3 +24,4 @@ pub use lock::{Holder, LockWait};
 pub(crate) use process::Process;
 pub use record::{Change, CpuBinding, Lifetime, Mover, Part, Parts, Record, Reservation, Subject};
 pub use records::{Locked, Store, Swept};
+pub use unreadable::{Blocks, Unreadable};

@@ -111,7 +111,7 @@ fn is_owner(unowned: &Unowned, newcomer: &Newcomer, memory_nodes: &NodeSet) -> b
                 && domain.vcpus == unowned.vcpus
                 && (unowned.bytes == 0 || is_size(domain.memory_bytes))
         }
-        Purpose::Copies => false,
+        Purpose::Copies | Purpose::Unknown => false,
     };
     newcomer.described.as_ref().is_some_and(is_it) && fits(unowned, newcomer, memory_nodes)
 }

@@ -25,6 +25,8 @@ pub enum Purpose {
     IncomingGuest(String),
     /// Copies of files' text, while they are made.
     Copies,
+    /// What an unreadable record claims for its subject.
+    Unknown,
 }
 
 /// The end of a reservation that nothing else ends.

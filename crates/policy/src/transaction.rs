@@ -10,7 +10,7 @@
 
 use crate::{
     Action, ByNode, Bytes, CgroupId, Claim, Home, Observation, PageSize, PartId, PartState, Reason,
-    Reservation, Step, Subject, Until,
+    Reservation, Step, Subject, Until, total,
 };
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
@@ -203,6 +203,16 @@ impl Transaction {
         let claims =
             |action: &Action| matches!(action, Action::Claim { .. } | Action::Reserve { .. });
         self.steps.iter().any(|step| claims(&step.action))
+    }
+
+    /// Whether its steps claim or reserve any bytes.
+    pub fn claims_bytes(&self) -> bool {
+        let claims = |step: &Step| match &step.action {
+            Action::Claim { claim, .. } => claim.total_bytes() > 0,
+            Action::Reserve { reservation, .. } => total(&reservation.bytes) > 0,
+            _ => false,
+        };
+        self.steps.iter().any(claims)
     }
 
     /// The subjects it changes, each once, in their order.

@@ -244,8 +244,16 @@ impl Host {
 
     /// Reads the machine and its domains. CPUs and devices are as in `known`.
     pub(super) fn observe_from(&mut self, known: Option<&Topology>) -> Result<Observation, Error> {
-        let (subjects, broken) = self.store.subjects(&self.tree);
-        self.notices.extend(broken.iter().map(ToString::to_string));
+        let subjects = match self.store.subjects(&self.tree) {
+            Ok(swept) => {
+                self.notices.extend(swept.unreadable.iter().map(|it| it.error.to_string()));
+                swept.counted()
+            }
+            Err(error) => {
+                self.notices.push(error.to_string());
+                Vec::new()
+            }
+        };
         self.observe_subjects(subjects, known)
     }
 
@@ -323,7 +331,8 @@ impl Host {
         memory: memory::Reader<'_>,
     ) -> Reservation {
         let owner = reservation.owner().and_then(|path| self.tree.group(path).ok());
-        let resident = owner.map(|group| memory.of_group(&group).compared_to(None));
+        let claim = reservation.claim();
+        let resident = owner.map(|group| memory.of_group(&group).compared_to(claim.as_ref()));
         reservation.unfilled(&resident.unwrap_or_default())
     }
 

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     cgroup::Cgroup,
     error::{Error, IoContext},
-    store::{Change, Locked, Mover, Part, Parts, Record, Subject},
+    store::{Change, Locked, Mover, Part, Parts, Record, Subject, Swept, Unreadable},
 };
 use nearside_policy::{Action, Home, Limits, PartId, Step, Transaction, Unmet};
 use nearside_topology::Topology;
@@ -44,6 +44,7 @@ pub(super) struct Writer {
     lock: Locked,
     /// Changes of an earlier transaction that cannot be rolled back yet.
     unrestored: Unrestored,
+    unreadable: Vec<Unreadable>,
     /// The reason why a transaction of this session could not be rolled back. Its journal, if there
     /// is one, must stay for the next holder of the lock.
     stuck: Option<String>,
@@ -51,27 +52,38 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Rolls an unfinished transaction back, and removes the remains of dead domains. Returns the
-    /// subjects that live.
+    /// subjects that live, and the memory that unreadable records claim.
     ///
     /// # Errors
-    /// If the record of a living domain cannot be read, or if the store cannot be trusted.
+    /// If the journal cannot be read, or if the store cannot be trusted.
     pub(super) fn new(host: &mut Host, lock: Locked) -> Result<(Self, Vec<Subject>), Error> {
         let unrestored = Unrestored::after_roll_back(host, &lock)?;
-        let swept = lock.sweep(host.tree(), host.actuators.parent())?;
-        // An unreadable record of a living domain may hold a claim. So no memory is claimed until
-        // an operator has resolved it.
-        match swept.broken.into_iter().next() {
-            Some(unreadable) => Err(unreadable),
-            None => Ok((Self { lock, unrestored, stuck: None }, swept.alive)),
-        }
+        let Swept { mut alive, unreadable } = lock.sweep(host.tree(), host.actuators.parent())?;
+        alive.extend(unreadable.iter().filter_map(Unreadable::observed));
+        Ok((Self { lock, unrestored, unreadable, stuck: None }, alive))
     }
 
-    /// Refuses a transaction on a domain whose former binding could not be restored, and any after
-    /// one that could not be rolled back.
+    /// Refuses a transaction on a domain whose former binding could not be restored, on a subject
+    /// whose record cannot be read, and any after one that could not be rolled back. Refuses memory
+    /// while it is not known what an unreadable record claims.
     pub(super) fn check(&self, transaction: &Transaction) -> Result<(), Error> {
-        match &self.stuck {
-            Some(why) => Err(Error::Refused(why.clone())),
-            None => self.unrestored.check(transaction),
+        if let Some(why) = &self.stuck {
+            return Err(Error::Refused(why.clone()));
+        }
+        self.unrestored.check(transaction)?;
+        let subjects = transaction.subjects();
+        let is_changed = |it: &&Unreadable| subjects.iter().any(|subject| it.is_of(*subject));
+        if let Some(unreadable) = self.unreadable.iter().find(is_changed) {
+            return Err(Error::Refused(unreadable.error.to_string()));
+        }
+        let is_unknown = |it: &&Unreadable| it.claimed().is_none();
+        match self.unreadable.iter().find(is_unknown) {
+            Some(Unreadable { error, .. }) if transaction.claims_bytes() => {
+                Err(Error::Refused(format!(
+                    "no memory can be claimed, because the claim in a record is unknown: {error}"
+                )))
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -36,8 +36,8 @@ impl Host {
     /// Takes the lock, for changes. It is free again when the session is dropped.
     ///
     /// # Errors
-    /// If the wait reaches its bound, if the record of a living domain cannot be read, or if the
-    /// store cannot be trusted.
+    /// If the wait reaches its bound, if the journal of an unfinished change cannot be read, or if
+    /// the store cannot be trusted.
     pub fn begin(&mut self) -> Result<Session<'_>, Error> {
         let Waiting { at_most, mut meanwhile, .. } = self.waiting;
         let (proc, notify) = (self.proc(), self.waiting.notify);

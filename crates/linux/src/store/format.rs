@@ -1,9 +1,9 @@
 //! The text of records: JSON with a version. Every version of Nearside can read the lifetime from
-//! it.
+//! it, and the claims as long as they are where [`claims`] looks for them.
 
 use super::record::{Lifetime, Parts, Record, Reservation, Subject};
 use crate::error::{Error, StateFile};
-use nearside_policy::{ByNode, Limits, PageSize, Purpose};
+use nearside_policy::{ByNode, Claim, Limits, PageSize, Purpose};
 use nearside_topology::type_words::in_plain_words;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -195,6 +195,44 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Parsed {
         Stored { lifetime, subject }.try_into().map_err(|why: &str| broken(why.into()))
     });
     Parsed { lifetime: lifetime(header), subject }
+}
+
+/// The memory that a record of any version claims or reserves; none if it cannot be read.
+///
+/// Every version that keeps these keys where they are gives them this meaning, and has no others
+/// that claim memory beside them. One that claims memory otherwise moves the keys, so that an
+/// earlier version knows that it does not know.
+pub(super) fn claims(text: &[u8]) -> Option<Vec<Claim>> {
+    #[derive(Deserialize)]
+    struct AnyRecord {
+        subject: AnySubject,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum AnySubject {
+        Domain { parts: Vec<AnyPart> },
+        Reservation(AnyClaim),
+    }
+    #[derive(Deserialize)]
+    struct AnyPart {
+        // With a function of its own the key must be there.
+        #[serde(deserialize_with = "Option::deserialize")]
+        claim: Option<AnyClaim>,
+    }
+    #[derive(Deserialize)]
+    struct AnyClaim {
+        bytes: ByNode,
+        #[serde(default)]
+        vcpus: ByNode,
+        page_size: PageSize,
+    }
+    let claim = |AnyClaim { bytes, vcpus, page_size }| Claim { bytes, vcpus, page_size };
+    Some(match serde_json::from_slice::<AnyRecord>(text).ok()?.subject {
+        AnySubject::Domain { parts } => {
+            parts.into_iter().filter_map(|part| part.claim).map(claim).collect()
+        }
+        AnySubject::Reservation(it) => vec![claim(it)],
+    })
 }
 
 /// Reads another versioned file.

@@ -2,9 +2,10 @@
 //! changed files.
 
 use super::{
-    format::{MAX_RECORD_BYTES, SUFFIX},
+    format::SUFFIX,
     record::{Record, Reservation, Subject},
-    records::{Store, parse},
+    records::{self, Store},
+    unreadable::Unreadable,
 };
 use crate::{cgroup::Tree, error::Error, folder::Stamp};
 use std::{
@@ -22,7 +23,7 @@ pub struct Known {
     /// The folder's stamp, if the folder certainly has not changed since.
     folder: Option<Stamp>,
     /// By file.
-    files: BTreeMap<String, (Stamp, Result<Subject, String>)>,
+    files: BTreeMap<String, (Stamp, Result<Subject, Unreadable>)>,
 }
 
 impl Known {
@@ -48,12 +49,9 @@ impl Known {
             let known = self.files.remove(&file).filter(|(before, _)| *before == stamp);
             let entry = match known {
                 Some(known) => known,
-                None => match domains.read_within(&file, MAX_RECORD_BYTES).transpose() {
+                None => match records::read(&domains, &file) {
                     None => continue,
-                    Some(text) => {
-                        let subject = text.and_then(|text| parse(&domains, &file, &text).subject);
-                        (stamp, subject.map_err(|error| error.to_string()))
-                    }
+                    Some(subject) => (stamp, subject),
                 },
             };
             files.insert(file, entry);
@@ -86,7 +84,8 @@ impl Known {
         records.filter(|record| record.boot_id == store.boot_id())
     }
 
-    /// The reservations whose lifetime lasts.
+    /// The reservations whose lifetime lasts, and the memory that unreadable records claim, as far
+    /// as it is known.
     pub fn reservations<'a>(
         &'a self,
         store: &'a Store,
@@ -96,6 +95,8 @@ impl Known {
             Subject::Reservation(reservation) => Some(reservation),
             Subject::Domain(_) => None,
         });
+        let unreadable = self.unreadable().filter_map(Unreadable::claimed);
+        let reservations = reservations.chain(unreadable);
         reservations.filter(|reservation| store.lives(&reservation.lifetime, tree))
     }
 
@@ -104,8 +105,12 @@ impl Known {
     }
 
     /// The errors of records that cannot be read.
-    pub fn broken(&self) -> impl Iterator<Item = &str> {
-        self.files.values().filter_map(|(_, subject)| subject.as_ref().err().map(String::as_str))
+    pub fn broken(&self) -> impl Iterator<Item = &Error> {
+        self.unreadable().map(|unreadable| &unreadable.error)
+    }
+
+    fn unreadable(&self) -> impl Iterator<Item = &Unreadable> {
+        self.files.values().filter_map(|(_, subject)| subject.as_ref().err())
     }
 }
 

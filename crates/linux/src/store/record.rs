@@ -358,8 +358,12 @@ impl Reservation {
         }
     }
 
-    /// The reservation that waits for its domain to start; none if it has an owner or a process.
+    /// The reservation that waits for its domain to start; none if it has an owner or a process, or
+    /// if its record cannot be read.
     pub fn unowned(&self) -> Option<Unowned> {
+        if self.purpose == Purpose::Unknown {
+            return None;
+        }
         let Lifetime::Term { expires_boottime_s, made_boottime_s, .. } = self.lifetime else {
             return None;
         };
@@ -376,14 +380,28 @@ impl Reservation {
         })
     }
 
-    /// The memory and vCPUs that it keeps from others while its owner holds `resident` memory.
+    /// The claim that its owner's memory is compared to; none for memory of every page size.
     ///
-    /// The owner's memory counts wherever it lies and whichever its page size is: another manager
-    /// may have moved it, or may have given the owner huge pages.
+    /// The memory of a domain that has adopted it counts wherever it lies and whichever its page
+    /// size is: another manager may have moved it, or may have given the domain huge pages. What an
+    /// unreadable record claims is owed as every claim is.
+    pub fn claim(&self) -> Option<Claim> {
+        let Self { bytes, page_size, .. } = self.clone();
+        let is_claim = self.purpose == Purpose::Unknown;
+        is_claim.then(|| Claim { bytes, page_size, ..Claim::default() })
+    }
+
+    /// The memory and vCPUs that it keeps from others while its owner holds `resident` memory, as
+    /// [compared](Self::claim) to it.
     pub fn unfilled(&self, resident: &ByNode) -> policy::Reservation {
         let Self { name, purpose, bytes, vcpus, page_size, .. } = self.clone();
-        let claim = Claim { bytes, page_size, ..Claim::default() };
-        let bytes = policy::outstanding(&claim, resident, resident);
+        let bytes = match self.claim() {
+            Some(claim) => policy::outstanding(&claim, resident, &ByNode::new()),
+            None => {
+                let claim = Claim { bytes, page_size, ..Claim::default() };
+                policy::outstanding(&claim, resident, resident)
+            }
+        };
         let owner = self.owner().map(Into::into);
         policy::Reservation { name, purpose, owner, bytes, vcpus, page_size }
     }

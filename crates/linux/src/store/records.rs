@@ -2,11 +2,13 @@
 
 use super::{
     arguments,
-    format::{self, MAX_RECORD_BYTES, Parsed, RESERVATION, SUFFIX},
+    format::{self, MAX_RECORD_BYTES, Parsed, SUFFIX},
     journal::{self, Journal},
     lock::{self, Wait},
+    names::{self, MAX_FILE_NAME, domain_file, file, reservation_file},
     process::Process,
     record::{Change, Lifetime, Mover, Record, Reservation, Subject},
+    unreadable::{Blocks, Unreadable},
 };
 use crate::{
     cgroup::{Cgroup, Tree},
@@ -23,10 +25,6 @@ use std::{
 
 /// The folder in the store that has a record for each subject.
 const DOMAINS: &str = "domains";
-
-/// The longest name of a record's file: `NAME_MAX` (255 bytes) less the suffix that it has while it
-/// is written.
-const MAX_FILE_NAME: usize = 255 - ".new".len();
 
 /// The folder of records.
 #[derive(Debug, Clone)]
@@ -47,18 +45,19 @@ pub struct Locked {
 }
 
 /// The records that remain after a [sweep](Locked::sweep).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Swept {
     /// The subjects whose lifetime lasts.
     pub alive: Vec<Subject>,
-    /// The errors of records that cannot be read and whose subjects may live.
-    pub broken: Vec<Error>,
+    /// Records that cannot be read and whose subjects may live.
+    pub unreadable: Vec<Unreadable>,
 }
 
 /// The file of a record.
 struct Entry {
     file: String,
-    parsed: Parsed,
+    lifetime: Option<Lifetime>,
+    subject: Result<Subject, Unreadable>,
     /// True if the file that all may read has the arguments of a command, as earlier versions wrote
     /// it.
     shows_arguments: bool,
@@ -180,41 +179,45 @@ impl Store {
         text.split('.').next()?.parse().ok()
     }
 
-    /// The subjects whose lifetime lasts, by file, and the errors of records that cannot be read.
-    /// An unreadable record of a subject that has ended is left out.
-    pub fn subjects(&self, tree: &Tree) -> (Vec<Subject>, Vec<Error>) {
-        let entries = match self
-            .domains()
-            .and_then(|domains| domains.map_or(Ok(Vec::new()), |domains| entries(&domains)))
-        {
-            Ok(entries) => entries,
-            Err(error) => return (Vec::new(), vec![error]),
-        };
-        let (mut alive, mut broken) = (Vec::new(), Vec::new());
+    /// The subjects whose lifetime lasts, by file, and the records that cannot be read. An
+    /// unreadable record of a subject that has ended is left out.
+    ///
+    /// # Errors
+    /// If the folder of records cannot be read or trusted.
+    pub fn subjects(&self, tree: &Tree) -> Result<Swept, Error> {
+        let entries = self.domains()?.map_or(Ok(Vec::new()), |domains| entries(&domains))?;
+        let mut swept = Swept::default();
         for entry in entries.into_iter().filter(|entry| !self.has_ended(entry, tree)) {
-            match entry.parsed.subject {
-                Ok(subject) => alive.push(self.present(subject)),
-                Err(error) => broken.push(error),
+            match entry.subject {
+                Ok(subject) => swept.alive.push(self.present(subject)),
+                Err(unreadable) => swept.unreadable.push(unreadable),
             }
         }
-        (alive, broken)
+        Ok(swept)
     }
 
     /// The records of domains that live, by name, and the errors of records that cannot be read.
     pub fn records(&self, tree: &Tree) -> (Vec<Record>, Vec<Error>) {
-        let (subjects, broken) = self.subjects(tree);
-        let mut records: Vec<_> = subjects.into_iter().filter_map(domain).collect();
+        let (alive, errors) = match self.subjects(tree) {
+            Ok(Swept { alive, unreadable }) => {
+                (alive, unreadable.into_iter().map(|it| it.error).collect())
+            }
+            Err(error) => (Vec::new(), vec![error]),
+        };
+        let mut records: Vec<_> = alive.into_iter().filter_map(domain).collect();
         records.sort_by(|a, b| a.name.cmp(&b.name));
-        (records, broken)
+        (records, errors)
     }
 
-    /// The reservations whose lifetime lasts. Errors are those of [`Self::records`].
+    /// The reservations whose lifetime lasts, and the memory that unreadable records claim, as far
+    /// as it is known. Errors are those of [`Self::records`].
     pub fn reservations(&self, tree: &Tree) -> Vec<Reservation> {
         let reservation = |subject| match subject {
             Subject::Reservation(reservation) => Some(reservation),
             Subject::Domain(_) => None,
         };
-        self.subjects(tree).0.into_iter().filter_map(reservation).collect()
+        let subjects = self.subjects(tree).map(Swept::counted).unwrap_or_default();
+        subjects.into_iter().filter_map(reservation).collect()
     }
 
     /// The reservation of this name, if its lifetime lasts.
@@ -243,7 +246,7 @@ impl Store {
         let Some(domains) = self.domains()? else { return Ok(None) };
         let text = domains.read_within(file, MAX_RECORD_BYTES)?;
         Ok(text.map(|text| {
-            let Parsed { lifetime, subject } = parse(&domains, file, &text);
+            let Parsed { lifetime, subject } = read_both(&domains, file, &text).0;
             Parsed { lifetime, subject: subject.map(|subject| self.present(subject)) }
         }))
     }
@@ -294,14 +297,17 @@ impl Store {
         journal::of_living(own, &self.boot_id, |it| self.lives(it, tree))
     }
 
-    /// The files that keep every change from being made: records of subjects that may live and the
-    /// journal, if they cannot be read. Files that this user may not read are left out.
-    pub(crate) fn unreadable(&self, tree: &Tree) -> Vec<Error> {
+    /// The files that block changes because they cannot be read, each with what it blocks. Files
+    /// that this user may not read are left out.
+    pub(crate) fn blocking(&self, tree: &Tree) -> Vec<(Blocks, Error)> {
         let Ok(Some(own)) = Folder::open(&self.directory) else { return Vec::new() };
-        let (_, mut unreadable) = self.subjects(tree);
-        unreadable.extend(self.journal(&own, tree).err());
-        unreadable.retain(|error| !error.is_denied());
-        unreadable
+        let mut blocking: Vec<_> = match self.subjects(tree) {
+            Ok(swept) => swept.unreadable.into_iter().map(|it| (it.blocks(), it.error)).collect(),
+            Err(error) => vec![(Blocks::EveryChange, error)],
+        };
+        blocking.extend(self.journal(&own, tree).err().map(|error| (Blocks::EveryChange, error)));
+        blocking.retain(|(_, error)| !error.is_denied());
+        blocking
     }
 
     pub(super) fn domains(&self) -> Result<Option<Folder>, Error> {
@@ -309,7 +315,7 @@ impl Store {
     }
 
     fn has_ended(&self, entry: &Entry, tree: &Tree) -> bool {
-        entry.parsed.lifetime.as_ref().is_some_and(|lifetime| !self.lives(lifetime, tree))
+        entry.lifetime.as_ref().is_some_and(|lifetime| !self.lives(lifetime, tree))
     }
 
     /// True while a lifetime lasts.
@@ -473,7 +479,7 @@ impl Locked {
     /// Removes the records of dead subjects, and empty cgroups below `parent`. Rewrites the records
     /// of earlier versions, which show a command's arguments to all. Returns the others.
     pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<Swept, Error> {
-        let mut swept = Swept { alive: Vec::new(), broken: Vec::new() };
+        let mut swept = Swept::default();
         let entries = entries(&self.domains)?;
         let files: BTreeSet<_> = entries.iter().map(|it| arguments::file(&it.file)).collect();
         for entry in entries {
@@ -481,7 +487,7 @@ impl Locked {
                 self.unlink(&entry.file)?;
                 continue;
             }
-            match entry.parsed.subject {
+            match entry.subject {
                 Ok(subject) => {
                     if entry.shows_arguments {
                         // Without space for a second file the next process tries again.
@@ -489,7 +495,7 @@ impl Locked {
                     }
                     swept.alive.push(self.store.present(subject));
                 }
-                Err(error) => swept.broken.push(error),
+                Err(unreadable) => swept.unreadable.push(unreadable),
             }
         }
         // A process that was killed between two files leaves arguments without a record.
@@ -515,6 +521,15 @@ impl Locked {
     }
 }
 
+impl Swept {
+    /// All that counts: the living subjects, and the memory that unreadable records claim, as far
+    /// as it is known.
+    pub fn counted(self) -> Vec<Subject> {
+        let unreadable = self.unreadable.iter().filter_map(Unreadable::observed);
+        self.alive.into_iter().chain(unreadable).collect()
+    }
+}
+
 fn domain(subject: Subject) -> Option<Record> {
     match subject {
         Subject::Domain(record) => Some(record),
@@ -530,42 +545,9 @@ fn cgroup(subject: &Subject) -> Option<&str> {
     }
 }
 
-/// The file of a subject.
-fn file(subject: &Subject) -> String {
-    match subject {
-        Subject::Domain(record) => domain_file(&record.name),
-        Subject::Reservation(reservation) => reservation_file(&reservation.name),
-    }
-}
-
-fn domain_file(name: &str) -> String {
-    escaped(name) + SUFFIX
-}
-
-fn reservation_file(name: &str) -> String {
-    format!("{RESERVATION}{}{SUFFIX}", escaped(name))
-}
-
-/// A name as part of a file's name. Bytes other than letters, digits and the like are written as
-/// `%` and two digits, so no name leads out of the folder and no two names share a file.
-fn escaped(name: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@\\".contains(&byte);
-    let letter = |byte: u8| {
-        if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
-    };
-    name.bytes().map(letter).collect()
-}
-
 /// Files that were removed meanwhile are skipped.
 fn entries(domains: &Folder) -> Result<Vec<Entry>, Error> {
-    let entry = |file: String| {
-        let (parsed, shows_arguments) =
-            match domains.read_within(&file, MAX_RECORD_BYTES).transpose()? {
-                Ok(text) => read_both(domains, &file, &text),
-                Err(error) => (Parsed { lifetime: None, subject: Err(error) }, false),
-            };
-        Some(Entry { file, parsed, shows_arguments })
-    };
+    let entry = |file: String| entry(domains, file);
     Ok(domains
         .all_names()?
         .into_iter()
@@ -574,12 +556,30 @@ fn entries(domains: &Folder) -> Result<Vec<Entry>, Error> {
         .collect())
 }
 
-/// Reads a record, and the arguments of its command if this process's user may see them.
-pub(super) fn parse(domains: &Folder, file: &str, text: &[u8]) -> Parsed {
-    read_both(domains, file, text).0
+/// Reads a file. None if it was removed meanwhile.
+fn entry(domains: &Folder, file: String) -> Option<Entry> {
+    let (parsed, shows_arguments, text) =
+        match domains.read_within(&file, MAX_RECORD_BYTES).transpose()? {
+            Ok(text) => {
+                let (parsed, shows_arguments) = read_both(domains, &file, &text);
+                (parsed, shows_arguments, Some(text))
+            }
+            Err(error) => (Parsed { lifetime: None, subject: Err(error) }, false, None),
+        };
+    let Parsed { lifetime, subject } = parsed;
+    let subject =
+        subject.map_err(|error| Unreadable::new(&file, error, lifetime.clone(), text.as_deref()));
+    Some(Entry { file, lifetime, subject, shows_arguments })
 }
 
-/// As [`parse`]; also whether the text itself has arguments.
+/// The record in a file, with the arguments of its command if this process's user may see them.
+/// None if it was removed meanwhile.
+pub(super) fn read(domains: &Folder, file: &str) -> Option<Result<Subject, Unreadable>> {
+    Some(entry(domains, file.into())?.subject)
+}
+
+/// Reads a record, and the arguments of its command if this process's user may see them. Also
+/// whether the text itself has arguments.
 fn read_both(domains: &Folder, file: &str, text: &[u8]) -> (Parsed, bool) {
     let Parsed { lifetime, subject } = parse_file(domains, file, text);
     let shows_arguments = subject.as_ref().is_ok_and(arguments::are_in);
@@ -594,7 +594,7 @@ fn parse_file(domains: &Folder, file: &str, text: &[u8]) -> Parsed {
     let Parsed { lifetime, subject } = format::parse(&path, text);
     let subject = subject.and_then(|subject| {
         let why = format!("read the name {:?}, expected that of the file", subject.name());
-        match self::file(&subject) == file {
+        match names::file(&subject) == file {
             true => Ok(subject),
             false => Err(format::unreadable(&path, why)),
         }

@@ -20,7 +20,7 @@ use crate::{
     usage::{Account, Usage},
     vm::cells_of,
 };
-use nearside_policy::{ByNode, CgroupId, Home, Owner, PartId, PartLoad, PartState, total};
+use nearside_policy::{ByNode, CgroupId, Claim, Home, Owner, PartId, PartLoad, PartState, total};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{collections::BTreeMap, path::Path};
 
@@ -166,9 +166,9 @@ impl Watched {
         self.has_cells
     }
 
-    /// All memory that it held in the last sample, by node, in bytes.
-    pub(super) fn all_resident_bytes(&self) -> ByNode {
-        self.memory.compared_to(None)
+    /// The memory that it held in the last sample, as compared to this claim, by node, in bytes.
+    pub(super) fn resident_for(&self, claim: Option<&Claim>) -> ByNode {
+        self.memory.compared_to(claim)
     }
 
     /// True before its first sample.

@@ -293,13 +293,15 @@ impl Watcher {
     /// The reservations that last, less the memory that their owners held in the last sample.
     fn reservations(&self) -> Vec<Reservation> {
         let unfilled = |reservation: &store::Reservation| {
+            let claim = reservation.claim();
+            let claim = claim.as_ref();
             let resident = match reservation.owner().map(|path| (path, self.domains.get(path))) {
-                Some((_, Some(owner))) => owner.all_resident_bytes(),
+                Some((_, Some(owner))) => owner.resident_for(claim),
                 // No pattern names the owner any more.
                 Some((path, None)) => {
                     let group = self.tree.group(path).ok();
                     let memory = group.map(|it| memory::of_group(&it, &self.root.join("proc")));
-                    memory.unwrap_or_default().compared_to(None)
+                    memory.unwrap_or_default().compared_to(claim)
                 }
                 None => ByNode::new(),
             };
@@ -460,7 +462,7 @@ impl Watcher {
         if !self.known.refresh(&self.store)? {
             return Ok(());
         }
-        let broken: Vec<_> = self.known.broken().map(str::to_owned).collect();
+        let broken: Vec<_> = self.known.broken().map(ToString::to_string).collect();
         broken.into_iter().for_each(|broken| self.say(broken));
         let records = self.known.records(&self.store);
         let records = records.map(|record| (record.name.clone(), record.clone())).collect();

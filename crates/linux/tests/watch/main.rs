@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod kills;
+mod records;
 mod still;
 
 use common::{Made, home};
@@ -324,53 +325,6 @@ fn found_domains_go_with_their_pattern() {
     assert_eq!(look(&mut watcher, 3), ("/m/db".into(), 0, "/m/vm".into()));
     // A daemon that starts with such a configuration does the same.
     assert_eq!(look(&mut made.watcher(&["m/d*"]), 1), ("/m/db".into(), 0, "/m/vm".into()));
-}
-
-#[test]
-fn records_are_read_again_when_they_change() {
-    let made = made();
-    made.group("m/vm", 0, [4096, 0]);
-    let mut watcher = made.watcher(&["m/*"]);
-    let mut home = |interval| {
-        let seen = watcher.observe(&History::default(), turn(interval)).unwrap();
-        let home = seen.machine.parts[0].home.clone().map(|home| home.nodes.to_string());
-        (home, watcher.records().count(), watcher.take_notices())
-    };
-    assert_eq!(home(1), (None, 0, Vec::new()));
-    made.put(made.record("/m/vm"));
-    assert_eq!(home(2), (Some("1".into()), 1, Vec::new()));
-    let mut record = made.record("/m/vm");
-    record.part_mut().home.nodes = NodeSet::from([NodeId(0)]);
-    made.put(record);
-    assert_eq!(home(3).0.as_deref(), Some("0"));
-    made.file("run/nearside/domains/%2Fm%2Fvm.json", "{");
-    let (nodes, records, notices) = home(4);
-    assert_eq!((nodes, records, notices.len()), (None, 0, 1), "{notices:?}");
-    assert!(notices[0].contains("%2Fm%2Fvm.json: cannot read"), "{notices:?}");
-    fs::remove_file(made.path("run/nearside/domains/%2Fm%2Fvm.json")).unwrap();
-    assert_eq!(home(5), (None, 0, Vec::new()));
-}
-
-/// A group whose path another one had keeps its samples, although the former record is still there
-/// and other records change.
-#[test]
-fn a_record_of_an_ended_group_hides_no_group_of_that_path() {
-    let made = made();
-    made.put_vm(0);
-    let mut watcher = made.watcher(&["m/*"]);
-    let mut look = |interval| watcher.observe(&History::default(), turn(interval)).unwrap();
-    look(1);
-    fs::create_dir(made.path("gone")).unwrap();
-    fs::rename(made.path("cg/m/vm"), made.path("gone/vm")).unwrap();
-    made.group("m/vm", 0, [4096, 0]);
-    for interval in 2..5 {
-        made.group("m/other", 0, [4096, 0]);
-        made.put(made.record("/m/other"));
-        let seen = look(interval);
-        assert_eq!(seen.machine.part(&"/m/vm".into()).unwrap().home, None, "{interval}");
-        assert_eq!(seen.loads.contains_key(&"/m/vm".into()), interval > 2, "{interval}");
-        made.put(Record { started_unix_s: interval, ..made.record("/m/other") });
-    }
 }
 
 /// The waiting time in each sample of a domain that uses more CPU time from the seventeenth sample

@@ -64,7 +64,10 @@ pub(crate) mod tests {
         commands::replicate::wide::{Trouble, Wide},
         report::domain::examples::left_out,
     };
-    use nearside_linux::facts::{Cgroups, Privileges, SchedExt};
+    use nearside_linux::{
+        facts::{BlockingFile, Cgroups, Privileges, SchedExt},
+        store::Blocks,
+    };
     use nearside_policy::MemoryPolicy;
     use nearside_replicas::original::Place;
     use nearside_topology::{HugePagePool, MemoryTier, MemoryTiers, NodeId, NodeSet};
@@ -128,6 +131,10 @@ pub(crate) mod tests {
         }
     }
 
+    fn blocking(blocks: Blocks) -> BlockingFile {
+        BlockingFile { why: "a.json: cannot read the record".into(), blocks }
+    }
+
     fn plain(facts: Facts) -> String {
         anstream::adapter::strip_str(&text(&Doctor::new(facts, &Seen::default()))).to_string()
     }
@@ -188,7 +195,7 @@ pub(crate) mod tests {
     #[test]
     fn each_fact_changes_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 28] = [
+        let cases: [Case; 30] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
             ("memory tiers", |facts| facts.memory_tiers = tiers(&[3], true), State::Ok, true),
@@ -214,9 +221,24 @@ pub(crate) mod tests {
             ),
             (
                 "records",
-                |facts| facts.state_unreadable = vec!["a.json: cannot read the record".into()],
+                |facts| facts.state_unreadable = vec![blocking(Blocks::EveryChange)],
                 State::Missing,
                 false,
+            ),
+            (
+                "records",
+                |facts| {
+                    let all = [Blocks::EveryClaim, Blocks::ItsSubject];
+                    facts.state_unreadable = all.map(blocking).into();
+                },
+                State::Missing,
+                false,
+            ),
+            (
+                "records",
+                |facts| facts.state_unreadable = vec![blocking(Blocks::ItsSubject)],
+                State::Limited,
+                true,
             ),
             ("privileges", |facts| facts.privileges.capabilities = 1 << 23, State::Limited, true),
             ("sched_ext", |facts| facts.isolated_cpus = Some("1".into()), State::Missing, true),

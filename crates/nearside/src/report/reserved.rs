@@ -36,6 +36,7 @@ impl<'a> Reserved<'a> {
             Purpose::StartingGuest => ("starting-guest", None),
             Purpose::IncomingGuest(name) => ("incoming-guest", Some(name.as_str())),
             Purpose::Copies => ("copies", None),
+            Purpose::Unknown => ("unknown", None),
         };
         Self {
             name: &reservation.name,
@@ -50,6 +51,7 @@ impl<'a> Reserved<'a> {
     /// The purpose in words.
     fn purpose(&self) -> String {
         match (self.owner, self.guest, self.purpose) {
+            (_, _, "unknown") => "a subject whose record cannot be read".into(),
             (Some(owner), ..) => format!("the guest in {}", printable(owner)),
             (None, Some(guest), _) => format!("the guest {}, which moves here", printable(guest)),
             (None, None, "copies") => "copies of files, while they are made".into(),
@@ -95,6 +97,7 @@ pub(crate) mod examples {
             reserved("numad-2", Purpose::StartingGuest, None, vcpus()),
             reserved("incoming+db", incoming, None, vcpus()),
             reserved("copies-7", Purpose::Copies, None, ByNode::new()),
+            reserved("web.json", Purpose::Unknown, Some("/nearside/web"), vcpus()),
             reserved("numad-1", Purpose::StartingGuest, Some("/machine.slice/vm"), vcpus()),
         ]
     }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod reservations;
+mod unreadable;
 
 use super::*;
 use crate::{

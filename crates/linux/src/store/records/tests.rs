@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::{Part, Parts, format::tests::changed};
+use crate::store::{Blocks, Part, Parts, Swept, format::tests::changed};
 use nearside_policy::{
     Affinity, CellId, CostModel, Home, Limits, MemoryPolicy, Observation, Origin, PageSize,
     Request, place,
@@ -196,7 +196,7 @@ fn a_record_leads_to_a_group_whose_name_is_no_text() {
 }
 
 #[test]
-fn a_later_versions_record_blocks_while_its_domain_lives() {
+fn a_later_versions_record_stays_while_its_domain_lives() {
     let host = Host::new();
     host.write_later("this boot");
     let (alive, broken) = host.store.records(&host.tree);
@@ -206,13 +206,13 @@ fn a_later_versions_record_blocks_while_its_domain_lives() {
     for part in ["domains/a.json: ", "version 2, expected 1", &writer] {
         assert!(said.contains(part), "{said}");
     }
-    assert_eq!(host.lock().sweep(&host.tree, None).unwrap().broken.len(), 1);
+    assert_eq!(host.lock().sweep(&host.tree, None).unwrap().unreadable.len(), 1);
     assert!(host.store.record("a").is_err(), "it may hold a claim, so it stays");
 
     host.write_later("an earlier boot");
     let (alive, broken) = host.store.records(&host.tree);
     assert!(alive.is_empty() && broken.is_empty(), "{broken:?}");
-    assert!(host.lock().sweep(&host.tree, None).unwrap().broken.is_empty());
+    assert!(host.lock().sweep(&host.tree, None).unwrap().unreadable.is_empty());
     assert_eq!(host.store.record("a").unwrap(), None);
 }
 
@@ -253,7 +253,7 @@ fn records_that_another_user_owns_or_may_write_are_refused() {
         let said = broken[0].to_string();
         assert!(said.contains(why) && said.contains("trusted"), "{said}");
         assert!(host.store.record("a").is_err());
-        assert_eq!(host.lock().sweep(&host.tree, None).unwrap().broken.len(), 1);
+        assert_eq!(host.lock().sweep(&host.tree, None).unwrap().unreadable.len(), 1);
     };
     for mode in [0o664, 0o646] {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
@@ -343,8 +343,8 @@ fn changes(host: &Host) -> Vec<Change> {
 }
 
 fn subjects(host: &Host) -> Vec<Subject> {
-    let (mut subjects, broken) = host.store.subjects(&host.tree);
-    assert!(broken.is_empty(), "{broken:?}");
+    let Swept { alive: mut subjects, unreadable } = host.store.subjects(&host.tree).unwrap();
+    assert!(unreadable.is_empty(), "{unreadable:?}");
     subjects.sort_by(|a, b| a.name().cmp(b.name()));
     subjects
 }
@@ -496,7 +496,7 @@ fn a_record_that_is_no_regular_file_is_named_with_the_reason() {
         let of_known = {
             let mut known = crate::store::Known::default();
             known.refresh(&host.store).unwrap();
-            known.broken().map(str::to_owned).collect::<Vec<_>>()
+            known.broken().map(ToString::to_string).collect::<Vec<_>>()
         };
         let one = host.store.living("a", &host.tree).unwrap_err().to_string();
         assert_eq!((alive.len(), broken.len(), of_known.len()), (0, 1, 1), "{why}");
@@ -508,20 +508,27 @@ fn a_record_that_is_no_regular_file_is_named_with_the_reason() {
 }
 
 #[test]
-fn a_file_that_blocks_every_change_is_named_with_a_way_out() {
+fn a_file_that_blocks_changes_is_named_with_a_way_out() {
     let host = Host::new();
     let state = host.domains().parent().unwrap().to_owned();
-    for (file, named, way_out) in [
-        ("domains/a.json", "the record: ", "once the domain has ended"),
-        ("domains/reservation+a.json", "the record of a reservation: ", "gives the memory back"),
-        ("journal.json", "the journal of an unfinished change: ", "what the change has done"),
+    let later = changed(&host.record.clone().into(), "version", 2.into());
+    let domain = ("the record: ", "once the domain has ended");
+    let reservation = ("the record of a reservation: ", "gives the memory back");
+    let journal = ("the journal of an unfinished change: ", "what the change has done");
+    for (file, text, (named, way_out), blocks) in [
+        ("domains/a.json", &b"{"[..], domain, Blocks::EveryClaim),
+        ("domains/a.json", &later, domain, Blocks::ItsSubject),
+        ("domains/reservation+a.json", b"{", reservation, Blocks::EveryClaim),
+        ("journal.json", b"{", journal, Blocks::EveryChange),
     ] {
-        assert_eq!(host.store.unreadable(&host.tree).len(), 0, "{file}");
-        fs::write(state.join(file), "{").unwrap();
-        let all = host.store.unreadable(&host.tree);
-        let said = all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        assert_eq!(host.store.blocking(&host.tree).len(), 0, "{file}");
+        fs::write(state.join(file), text).unwrap();
+        let all = host.store.blocking(&host.tree);
+        let [(what, error)] = &all[..] else { panic!("{all:?}") };
+        let said = error.to_string();
         let expected = [file, "cannot read ", named, way_out];
-        assert!(all.len() == 1 && expected.iter().all(|it| said.contains(it)), "{said}");
+        assert!(expected.iter().all(|it| said.contains(it)), "{said}");
+        assert_eq!(*what, blocks, "{file}");
         fs::remove_file(state.join(file)).unwrap();
     }
 }

@@ -9,7 +9,10 @@ use crate::{
         units::{count, size},
     },
 };
-use nearside_linux::facts::{Capability, Cgroups, Facts, Privileges};
+use nearside_linux::{
+    facts::{BlockingFile, Capability, Cgroups, Facts, Privileges},
+    store::Blocks,
+};
 use nearside_policy::{LeftOut, MemoryPolicy, text::WIDE};
 use nearside_topology::{CpuSet, MemoryTier, MemoryTiers};
 
@@ -242,16 +245,30 @@ fn owner(facts: &Facts) -> Finding {
     }
 }
 
+fn unreadable(topic: &'static str, files: &[BlockingFile]) -> Finding {
+    let why = files.iter().map(|file| file.why.as_str()).collect::<Vec<_>>().join("; ");
+    let most = files.iter().map(|file| file.blocks).max();
+    match most.unwrap_or(Blocks::ItsSubject) {
+        Blocks::EveryChange => {
+            Finding::missing(topic, why).so("no domain can be started or changed").stops_run()
+        }
+        Blocks::EveryClaim => Finding::missing(topic, why)
+            .so(
+                "no memory can be claimed, so no domain can be started; what these files are about \
+                 cannot change",
+            )
+            .stops_run(),
+        Blocks::ItsSubject => Finding::limited(topic, why)
+            .so("what these files are about cannot change; everything else can"),
+    }
+}
+
 fn records(facts: &Facts) -> Finding {
     const TOPIC: &str = "records";
     const SO: &str = "no claim can be recorded, so no domain can be started";
     match (&facts.state_refused, facts.state_writable) {
         (Some(why), _) => Finding::missing(TOPIC, why).so(SO).stops_run(),
-        _ if !facts.state_unreadable.is_empty() => {
-            Finding::missing(TOPIC, facts.state_unreadable.join("; "))
-                .so("no domain can be started or changed")
-                .stops_run()
-        }
+        _ if !facts.state_unreadable.is_empty() => unreadable(TOPIC, &facts.state_unreadable),
         (None, true) => Finding::ok(TOPIC, "/run/nearside is writable"),
         (None, false) => Finding::missing(TOPIC, "/run/nearside is not writable")
             .so(SO)

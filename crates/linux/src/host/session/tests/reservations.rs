@@ -3,7 +3,7 @@
 use super::*;
 use nearside_policy::{CgroupId, Reservation, Until};
 
-fn wanted(name: &str, node: u32, mib: u64) -> Reservation {
+pub(super) fn wanted(name: &str, node: u32, mib: u64) -> Reservation {
     let bytes = [(NodeId(node), mib * MIB)].into();
     Reservation { name: name.into(), bytes, ..Reservation::default() }
 }

@@ -1,0 +1,79 @@
+//! Records that change, end, or cannot be read.
+
+use super::*;
+
+#[test]
+fn records_are_read_again_when_they_change() {
+    let made = made();
+    made.group("m/vm", 0, [4096, 0]);
+    let mut watcher = made.watcher(&["m/*"]);
+    let mut home = |interval| {
+        let seen = watcher.observe(&History::default(), turn(interval)).unwrap();
+        let home = seen.machine.parts[0].home.clone().map(|home| home.nodes.to_string());
+        (home, watcher.records().count(), watcher.take_notices())
+    };
+    assert_eq!(home(1), (None, 0, Vec::new()));
+    made.put(made.record("/m/vm"));
+    assert_eq!(home(2), (Some("1".into()), 1, Vec::new()));
+    let mut record = made.record("/m/vm");
+    record.part_mut().home.nodes = NodeSet::from([NodeId(0)]);
+    made.put(record);
+    assert_eq!(home(3).0.as_deref(), Some("0"));
+    made.file("run/nearside/domains/%2Fm%2Fvm.json", "{");
+    let (nodes, records, notices) = home(4);
+    assert_eq!((nodes, records, notices.len()), (None, 0, 1), "{notices:?}");
+    assert!(notices[0].contains("%2Fm%2Fvm.json: cannot read"), "{notices:?}");
+    fs::remove_file(made.path("run/nearside/domains/%2Fm%2Fvm.json")).unwrap();
+    assert_eq!(home(5), (None, 0, Vec::new()));
+}
+
+#[test]
+fn a_claim_in_a_record_of_a_later_version_counts() {
+    let made = made();
+    made.group("m/vm", 0, [4096, 0]);
+    let inode = made.record("/m/vm").inode;
+    made.put(made.record("/m/vm"));
+    let claim = r#"{"bytes": {"0": 12288, "1": 4096}, "page_size": "base"}"#;
+    let record = format!(
+        r#"{{"version": 2, "written_by": "nearside 9.0", "mood": "good",
+            "lifetime": {{"cgroup": {{"boot_id": "b", "path": "/m/vm", "inode": {inode}}}}},
+            "subject": {{"domain": {{"parts": [{{"claim": {claim}}}]}}}}}}"#
+    );
+    made.file("run/nearside/domains/db.json", &record);
+    // The group's memory is known from its samples, or is read.
+    for patterns in [&["m/*"][..], &[]] {
+        let mut watcher = made.watcher(patterns);
+        let seen = watcher.observe(&History::default(), turn(1)).unwrap();
+        let [reservation] = &seen.machine.reservations[..] else { panic!("{seen:?}") };
+        assert_eq!((&*reservation.name, reservation.owner.as_deref()), ("db.json", Some("/m/vm")));
+        assert_eq!(reservation.bytes, [(NodeId(0), 8192), (NodeId(1), 4096)].into());
+        let notices = watcher.take_notices();
+        assert!(notices.len() == 1 && notices[0].contains("nearside 9.0"), "{notices:?}");
+    }
+    made.file("cg/m/vm/cgroup.events", "populated 0\n");
+    let mut watcher = made.watcher(&[]);
+    let seen = watcher.observe(&History::default(), turn(1)).unwrap();
+    assert!(seen.machine.reservations.is_empty(), "{seen:?}");
+}
+
+/// A group whose path another one had keeps its samples, although the former record is still there
+/// and other records change.
+#[test]
+fn a_record_of_an_ended_group_hides_no_group_of_that_path() {
+    let made = made();
+    made.put_vm(0);
+    let mut watcher = made.watcher(&["m/*"]);
+    let mut look = |interval| watcher.observe(&History::default(), turn(interval)).unwrap();
+    look(1);
+    fs::create_dir(made.path("gone")).unwrap();
+    fs::rename(made.path("cg/m/vm"), made.path("gone/vm")).unwrap();
+    made.group("m/vm", 0, [4096, 0]);
+    for interval in 2..5 {
+        made.group("m/other", 0, [4096, 0]);
+        made.put(made.record("/m/other"));
+        let seen = look(interval);
+        assert_eq!(seen.machine.part(&"/m/vm".into()).unwrap().home, None, "{interval}");
+        assert_eq!(seen.loads.contains_key(&"/m/vm".into()), interval > 2, "{interval}");
+        made.put(Record { started_unix_s: interval, ..made.record("/m/other") });
+    }
+}
