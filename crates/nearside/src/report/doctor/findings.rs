@@ -253,13 +253,11 @@ fn unreadable(topic: &'static str, files: &[BlockingFile]) -> Finding {
             Finding::missing(topic, why).so("no domain can be started or changed").stops_run()
         }
         Blocks::EveryClaim => Finding::missing(topic, why)
-            .so(
-                "no memory can be claimed, so no domain can be started; what these files are about \
-                 cannot change",
-            )
+            .so("no memory can be claimed, so no domain can be started; the domains and \
+                 reservations of these files cannot change")
             .stops_run(),
         Blocks::ItsSubject => Finding::limited(topic, why)
-            .so("what these files are about cannot change; everything else can"),
+            .so("the domains and reservations of these files cannot change; all others can"),
     }
 }
 
