@@ -79,18 +79,27 @@ fn records_that_any_user_could_have_made_are_refused() {
 }
 
 #[test]
-fn another_versions_record_stops_starts_while_its_domain_lives() {
+fn another_versions_record_blocks_its_domain_and_claims_only_if_its_own_is_unknown() {
     let domain = Domain::start("-q --name newer --memory 8M", "--mib 1");
     let path = "/run/nearside/domains/newer.json";
     let record = read(path).replacen('{', "{\"lease\": 7,", 1);
-    fs::write(path, record).unwrap();
-    let refused = run(words("run --name other --memory 8M -- true"));
-    assert_eq!(refused.status.code(), Some(125));
-    assert!(
-        stderr(&refused).contains("newer.json") && stderr(&refused).contains("lease"),
-        "{}",
-        stderr(&refused)
-    );
+    let is_refused = |command: &str, whys: &[&str]| {
+        let refused = run(words(command));
+        assert_eq!(refused.status.code(), Some(125), "{command}");
+        let said = stderr(&refused);
+        assert!(whys.iter().all(|why| said.contains(why)), "{said}");
+    };
+    fs::write(path, &record).unwrap();
+    assert!(run(words("run -q --name other --memory 8M -- true")).status.success());
+    let listed = stdout(&run(words("list")));
+    assert!(listed.contains("a subject whose record cannot be read"), "{listed}");
+    is_refused("run --name newer --memory 8M -- true", &["newer.json", "lease"]);
+    is_refused("exec newer -- true", &["newer.json", "lease"]);
+    assert_eq!(read(path), record);
+
+    fs::write(path, record.replace("\"claim\"", "\"promise\"")).unwrap();
+    let unknown = "no memory can be claimed, because the claim in a record is unknown";
+    is_refused("run --name other --memory 8M -- true", &["newer.json", unknown]);
     domain.end();
     assert!(run(words("run -q --name other --memory 8M -- true")).status.success());
     assert!(!Path::new(path).exists());
