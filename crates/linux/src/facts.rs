@@ -86,7 +86,7 @@ pub struct Facts {
 pub struct BlockingFile {
     /// The reason, with the file and a way out.
     pub why: String,
-    /// What it blocks.
+    /// The changes that it blocks.
     pub blocks: Blocks,
 }
 

@@ -23,5 +23,5 @@ pub(crate) use lock::Wait;
 pub use lock::{Holder, LockWait};
 pub(crate) use process::Process;
 pub use record::{Change, CpuBinding, Lifetime, Mover, Part, Parts, Record, Reservation, Subject};
-pub use records::{Locked, Store, Swept};
+pub use records::{Locked, Store, Subjects};
 pub use unreadable::{Blocks, Unreadable};

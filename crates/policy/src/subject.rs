@@ -25,7 +25,7 @@ pub enum Purpose {
     IncomingGuest(String),
     /// Copies of files' text, while they are made.
     Copies,
-    /// What an unreadable record claims for its subject.
+    /// The claim in an unreadable record, for the subject of that record.
     Unknown,
 }
 

@@ -245,9 +245,9 @@ impl Host {
     /// Reads the machine and its domains. CPUs and devices are as in `known`.
     pub(super) fn observe_from(&mut self, known: Option<&Topology>) -> Result<Observation, Error> {
         let subjects = match self.store.subjects(&self.tree) {
-            Ok(swept) => {
-                self.notices.extend(swept.unreadable.iter().map(|it| it.error.to_string()));
-                swept.counted()
+            Ok(subjects) => {
+                self.notices.extend(subjects.unreadable.iter().map(|it| it.error.to_string()));
+                subjects.counted()
             }
             Err(error) => {
                 self.notices.push(error.to_string());

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     cgroup::Cgroup,
     error::{Error, IoContext},
-    store::{Change, Locked, Mover, Part, Parts, Record, Subject, Swept, Unreadable},
+    store::{Change, Locked, Mover, Part, Parts, Record, Subject, Subjects, Unreadable},
 };
 use nearside_policy::{Action, Home, Limits, PartId, Step, Transaction, Unmet};
 use nearside_topology::Topology;
@@ -44,6 +44,7 @@ pub(super) struct Writer {
     lock: Locked,
     /// Changes of an earlier transaction that cannot be rolled back yet.
     unrestored: Unrestored,
+    /// Records that cannot be read, of subjects that may live.
     unreadable: Vec<Unreadable>,
     /// The reason why a transaction of this session could not be rolled back. Its journal, if there
     /// is one, must stay for the next holder of the lock.
@@ -58,7 +59,8 @@ impl Writer {
     /// If the journal cannot be read, or if the store cannot be trusted.
     pub(super) fn new(host: &mut Host, lock: Locked) -> Result<(Self, Vec<Subject>), Error> {
         let unrestored = Unrestored::after_roll_back(host, &lock)?;
-        let Swept { mut alive, unreadable } = lock.sweep(host.tree(), host.actuators.parent())?;
+        let Subjects { mut alive, unreadable } =
+            lock.sweep(host.tree(), host.actuators.parent())?;
         alive.extend(unreadable.iter().filter_map(Unreadable::observed));
         Ok((Self { lock, unrestored, unreadable, stuck: None }, alive))
     }

@@ -228,6 +228,8 @@ pub(super) fn claims(text: &[u8]) -> Option<Vec<Claim>> {
     }
     let claim = |AnyClaim { bytes, vcpus, page_size }| Claim { bytes, vcpus, page_size };
     Some(match serde_json::from_slice::<AnyRecord>(text).ok()?.subject {
+        // Every domain has a part. The claims of one without are elsewhere.
+        AnySubject::Domain { parts } if parts.is_empty() => return None,
         AnySubject::Domain { parts } => {
             parts.into_iter().filter_map(|part| part.claim).map(claim).collect()
         }

@@ -44,9 +44,9 @@ pub struct Locked {
     _held: lock::Held,
 }
 
-/// The records that remain after a [sweep](Locked::sweep).
+/// All that has a record and may live.
 #[derive(Debug, Default)]
-pub struct Swept {
+pub struct Subjects {
     /// The subjects whose lifetime lasts.
     pub alive: Vec<Subject>,
     /// Records that cannot be read and whose subjects may live.
@@ -184,22 +184,22 @@ impl Store {
     ///
     /// # Errors
     /// If the folder of records cannot be read or trusted.
-    pub fn subjects(&self, tree: &Tree) -> Result<Swept, Error> {
+    pub fn subjects(&self, tree: &Tree) -> Result<Subjects, Error> {
         let entries = self.domains()?.map_or(Ok(Vec::new()), |domains| entries(&domains))?;
-        let mut swept = Swept::default();
+        let mut subjects = Subjects::default();
         for entry in entries.into_iter().filter(|entry| !self.has_ended(entry, tree)) {
             match entry.subject {
-                Ok(subject) => swept.alive.push(self.present(subject)),
-                Err(unreadable) => swept.unreadable.push(unreadable),
+                Ok(subject) => subjects.alive.push(self.present(subject)),
+                Err(unreadable) => subjects.unreadable.push(unreadable),
             }
         }
-        Ok(swept)
+        Ok(subjects)
     }
 
     /// The records of domains that live, by name, and the errors of records that cannot be read.
     pub fn records(&self, tree: &Tree) -> (Vec<Record>, Vec<Error>) {
         let (alive, errors) = match self.subjects(tree) {
-            Ok(Swept { alive, unreadable }) => {
+            Ok(Subjects { alive, unreadable }) => {
                 (alive, unreadable.into_iter().map(|it| it.error).collect())
             }
             Err(error) => (Vec::new(), vec![error]),
@@ -216,7 +216,7 @@ impl Store {
             Subject::Reservation(reservation) => Some(reservation),
             Subject::Domain(_) => None,
         };
-        let subjects = self.subjects(tree).map(Swept::counted).unwrap_or_default();
+        let subjects = self.subjects(tree).map(Subjects::counted).unwrap_or_default();
         subjects.into_iter().filter_map(reservation).collect()
     }
 
@@ -302,7 +302,9 @@ impl Store {
     pub(crate) fn blocking(&self, tree: &Tree) -> Vec<(Blocks, Error)> {
         let Ok(Some(own)) = Folder::open(&self.directory) else { return Vec::new() };
         let mut blocking: Vec<_> = match self.subjects(tree) {
-            Ok(swept) => swept.unreadable.into_iter().map(|it| (it.blocks(), it.error)).collect(),
+            Ok(subjects) => {
+                subjects.unreadable.into_iter().map(|it| (it.blocks(), it.error)).collect()
+            }
             Err(error) => vec![(Blocks::EveryChange, error)],
         };
         blocking.extend(self.journal(&own, tree).err().map(|error| (Blocks::EveryChange, error)));
@@ -478,8 +480,8 @@ impl Locked {
 
     /// Removes the records of dead subjects, and empty cgroups below `parent`. Rewrites the records
     /// of earlier versions, which show a command's arguments to all. Returns the others.
-    pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<Swept, Error> {
-        let mut swept = Swept::default();
+    pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<Subjects, Error> {
+        let mut subjects = Subjects::default();
         let entries = entries(&self.domains)?;
         let files: BTreeSet<_> = entries.iter().map(|it| arguments::file(&it.file)).collect();
         for entry in entries {
@@ -493,9 +495,9 @@ impl Locked {
                         // Without space for a second file the next process tries again.
                         let _ = self.write(&subject);
                     }
-                    swept.alive.push(self.store.present(subject));
+                    subjects.alive.push(self.store.present(subject));
                 }
-                Err(unreadable) => swept.unreadable.push(unreadable),
+                Err(unreadable) => subjects.unreadable.push(unreadable),
             }
         }
         // A process that was killed between two files leaves arguments without a record.
@@ -509,7 +511,7 @@ impl Locked {
             .and_then(|parent| tree.group(parent).ok())
             .into_iter()
             .flat_map(|parent| parent.children());
-        let alive: BTreeSet<_> = swept.alive.iter().filter_map(cgroup).collect();
+        let alive: BTreeSet<_> = subjects.alive.iter().filter_map(cgroup).collect();
         for group in groups.filter(|it| !alive.contains(it.path()) && !it.populated()) {
             for below in group.subtree().iter().rev() {
                 // A cgroup that cannot be removed yet claims no memory, and the next process tries
@@ -517,11 +519,11 @@ impl Locked {
                 let _ = below.remove();
             }
         }
-        Ok(swept)
+        Ok(subjects)
     }
 }
 
-impl Swept {
+impl Subjects {
     /// All that counts: the living subjects, and the memory that unreadable records claim, as far
     /// as it is known.
     pub fn counted(self) -> Vec<Subject> {

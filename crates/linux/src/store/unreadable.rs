@@ -1,4 +1,5 @@
-//! Records that cannot be read, and what they block (docs/adr/0025-unreadable-records.md).
+//! Records that cannot be read, and the changes that they block
+//! (docs/adr/0025-unreadable-records.md).
 
 use super::{
     format::{self, RESERVATION, SUFFIX},
@@ -9,7 +10,7 @@ use crate::error::Error;
 use nearside_policy::{self as policy, ByNode, Claim, Purpose};
 use serde::Serialize;
 
-/// What a file blocks that cannot be read, the least first.
+/// The changes that an unreadable file blocks, the fewest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Blocks {
@@ -54,7 +55,7 @@ impl Unreadable {
         self.file == file_of(subject)
     }
 
-    /// What it blocks.
+    /// The changes that it blocks.
     pub(crate) fn blocks(&self) -> Blocks {
         match self.claimed {
             Some(_) => Blocks::ItsSubject,
@@ -149,6 +150,7 @@ mod tests {
             domain(&[part(r#"{"bytes": {"0": 1}}"#)]),
             domain(&[part(&claim(r#"{"0": -1}"#, base))]),
             domain(&[part(&claim(r#"{"0": 1}"#, r#""tiny""#))]),
+            domain(&[]),
             r#"{"domain": {"name": "a"}}"#.into(),
             r#"{"pod": {"bytes": {}, "page_size": "base"}}"#.into(),
             "7".into(),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::{Blocks, Part, Parts, Swept, format::tests::changed};
+use crate::store::{Blocks, Part, Parts, Subjects, format::tests::changed};
 use nearside_policy::{
     Affinity, CellId, CostModel, Home, Limits, MemoryPolicy, Observation, Origin, PageSize,
     Request, place,
@@ -343,7 +343,7 @@ fn changes(host: &Host) -> Vec<Change> {
 }
 
 fn subjects(host: &Host) -> Vec<Subject> {
-    let Swept { alive: mut subjects, unreadable } = host.store.subjects(&host.tree).unwrap();
+    let Subjects { alive: mut subjects, unreadable } = host.store.subjects(&host.tree).unwrap();
     assert!(unreadable.is_empty(), "{unreadable:?}");
     subjects.sort_by(|a, b| a.name().cmp(b.name()));
     subjects

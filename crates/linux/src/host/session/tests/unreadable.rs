@@ -1,4 +1,4 @@
-//! What a record blocks that cannot be read (docs/adr/0025-unreadable-records.md).
+//! The changes that an unreadable record blocks (docs/adr/0025-unreadable-records.md).
 
 use super::{reservations::wanted, *};
 use std::{collections::BTreeSet, os::unix::fs::PermissionsExt};
@@ -143,7 +143,7 @@ fn an_unknown_claim_blocks_claims_alone() {
             assert!(refused.starts_with(unknown) && refused.contains("a.json"), "{refused}");
             assert!(refused.contains(why), "{why}: {refused}");
         }
-        // What claims nothing goes on.
+        // Steps that claim nothing go on.
         assert!(unbind(&made, "b").unwrap(), "{why}");
         rehome(&made, "b", 3, 0).unwrap();
         assert!(release(&made, "r").unwrap(), "{why}");
