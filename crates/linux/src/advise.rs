@@ -1,7 +1,7 @@
 //! Advice on nodes for a virtual machine that another manager starts (docs/adr/0015-numad.md).
 
 use crate::{Error, Host, Refusal};
-use nearside_policy::{Advice, CostModel, RESERVED_FOR_S, Reservation, Transaction, Until};
+use nearside_policy::{Advice, CostModel, RESERVED_FOR_S, Transaction, Until};
 use nearside_topology::Topology;
 
 /// The reason why nothing is reserved for a caller that has given up.
@@ -23,8 +23,9 @@ pub fn advise(
     is_awaited: impl FnOnce() -> bool,
 ) -> Result<Advice, Refusal> {
     let mut session = host.begin()?;
+    session.observe(Some(known))?;
+    let name = free_name(|name| session.is_free(name));
     let seen = session.observe(Some(known))?;
-    let name = free_name(&seen.reservations);
     let advice = nearside_policy::advise(&name, vcpus, memory_bytes, seen, model);
     if let Ok(reserved) = &advice.reserved {
         if !is_awaited() {
@@ -46,11 +47,10 @@ pub fn take_back(host: &mut Host, name: &str) -> Result<(), Refusal> {
     host.begin()?.release(name).map(|_| ())
 }
 
-/// The first of `numad-1`, `numad-2`, ... that no reservation has.
-fn free_name(reservations: &[Reservation]) -> String {
-    let is_free = |name: &String| reservations.iter().all(|taken| taken.name != *name);
+/// The first of `numad-1`, `numad-2`, ... that is free.
+fn free_name(is_free: impl Fn(&str) -> bool) -> String {
     let mut names = (1_u64..).map(|number| format!("numad-{number}"));
-    names.find(is_free).unwrap_or_default()
+    names.find(|name| is_free(name)).unwrap_or_default()
 }
 
 #[cfg(test)]

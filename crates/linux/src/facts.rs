@@ -84,7 +84,7 @@ pub struct Facts {
 /// A file with a record, or the journal, that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BlockingFile {
-    /// The reason, with the file and a way out.
+    /// The reason, with the file.
     pub why: String,
     /// The changes that it blocks.
     pub blocks: Blocks,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Adopted, actuator::FakeLibvirt, made::Made, store::Lifetime};
-use nearside_policy::{ByNode, Described, Machine, Newcomer, Observation, PageSize};
+use nearside_policy::{ByNode, Described, Machine, Newcomer, Observation, PageSize, Reservation};
 use nearside_topology::{NodeId, NodeSet};
 use proptest::prelude::*;
 use std::{

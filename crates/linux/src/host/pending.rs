@@ -29,7 +29,7 @@ use crate::{
     error::{Error, IoContext},
     store::{Change, Locked, Mover, Part, Parts, Record, Subject, Subjects, Unreadable},
 };
-use nearside_policy::{Action, Home, Limits, PartId, Step, Transaction, Unmet};
+use nearside_policy::{self as policy, Action, Home, Limits, PartId, Step, Transaction, Unmet};
 use nearside_topology::Topology;
 use rollback::Unrestored;
 use std::{
@@ -59,10 +59,30 @@ impl Writer {
     /// If the journal cannot be read, or if the store cannot be trusted.
     pub(super) fn new(host: &mut Host, lock: Locked) -> Result<(Self, Vec<Subject>), Error> {
         let unrestored = Unrestored::after_roll_back(host, &lock)?;
-        let Subjects { mut alive, unreadable } =
-            lock.sweep(host.tree(), host.actuators.parent())?;
+        let subjects = lock.sweep(host.tree(), host.actuators.parent())?;
+        let mut writer = Self { lock, unrestored, unreadable: Vec::new(), stuck: None };
+        let living = writer.living(subjects);
+        Ok((writer, living))
+    }
+
+    /// Reads the subjects again, as [`Self::new`] returns them.
+    ///
+    /// # Errors
+    /// If the folder of records cannot be read or trusted.
+    pub(super) fn read_again(&mut self, host: &Host) -> Result<Vec<Subject>, Error> {
+        Ok(self.living(host.store.subjects(host.tree())?))
+    }
+
+    fn living(&mut self, subjects: Subjects) -> Vec<Subject> {
+        let Subjects { mut alive, unreadable } = subjects;
         alive.extend(unreadable.iter().filter_map(Unreadable::observed));
-        Ok((Self { lock, unrestored, unreadable, stuck: None }, alive))
+        self.unreadable = unreadable;
+        alive
+    }
+
+    /// Whether the record of this subject cannot be read.
+    pub(super) fn is_unreadable(&self, subject: policy::Subject<'_>) -> bool {
+        self.unreadable.iter().any(|it| it.is_of(subject))
     }
 
     /// Refuses a transaction on a domain whose former binding could not be restored, on a subject

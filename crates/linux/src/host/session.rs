@@ -14,7 +14,8 @@ use crate::{
     store::{self, LockWait, Locked, Part, Record, Subject, Wait},
 };
 use nearside_policy::{
-    Action, CpuReason, MemoryPolicy, NoCpus, Observation, PartState, Reason, Step, Transaction,
+    self as policy, Action, CpuReason, MemoryPolicy, NoCpus, Observation, PartState, Reason, Step,
+    Transaction,
 };
 use nearside_topology::Topology;
 use std::collections::BTreeMap;
@@ -64,7 +65,10 @@ impl<'h> Session<'h> {
         let seen = match (self.seen.take(), self.living.take()) {
             (Some(seen), _) => seen,
             (None, Some(living)) => self.host.observe_subjects(living, known)?,
-            (None, None) => self.host.observe_from(known)?,
+            (None, None) => {
+                let living = self.writer.read_again(self.host)?;
+                self.host.observe_subjects(living, known)?
+            }
         };
         Ok(self.seen.insert(seen))
     }
@@ -85,6 +89,14 @@ impl<'h> Session<'h> {
     /// The reservation of this name whose lifetime lasts.
     pub(super) fn reservation(&self, name: &str) -> Result<Option<store::Reservation>, Error> {
         self.host.store.reservation(name, &self.host.tree)
+    }
+
+    /// Whether a reservation may be made with this name: none that was observed has it, and no
+    /// record that cannot be read.
+    pub(crate) fn is_free(&self, name: &str) -> bool {
+        let observed = self.seen.iter().flat_map(|seen| &seen.reservations);
+        !self.writer.is_unreadable(policy::Subject::Reservation(name))
+            && observed.into_iter().all(|taken| taken.name != name)
     }
 
     /// The cgroup tree.
@@ -145,6 +157,10 @@ impl<'h> Session<'h> {
     ) -> Result<(), Refusal> {
         if transaction.is_empty() {
             return Ok(());
+        }
+        if transaction.claims_memory() {
+            // A record may have become unreadable since.
+            self.observe(None)?;
         }
         self.writer.check(transaction)?;
         self.check(transaction)?;

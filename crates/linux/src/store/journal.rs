@@ -114,8 +114,8 @@ pub(super) fn exists(own: &Folder) -> Result<bool, Error> {
     Ok(own.read_within(JOURNAL, MAX_JOURNAL_BYTES)?.is_some())
 }
 
-/// The lifetimes of the subjects, from a journal of any version. None where one of them cannot be
-/// read.
+/// The lifetimes of the subjects, from a journal of any version. None where a change does not tell
+/// them for before and after, where today's journal does.
 pub(super) fn lifetimes(own: &Folder) -> Result<Option<Vec<Lifetime>>, Error> {
     #[derive(Deserialize)]
     struct AnyJournal {
@@ -123,7 +123,10 @@ pub(super) fn lifetimes(own: &Folder) -> Result<Option<Vec<Lifetime>>, Error> {
     }
     #[derive(Deserialize)]
     struct AnyChange {
+        // Without the attribute a key that is missing would be a side without a record.
+        #[serde(deserialize_with = "Option::deserialize")]
         before: Option<AnySubject>,
+        #[serde(deserialize_with = "Option::deserialize")]
         after: Option<AnySubject>,
     }
     #[derive(Deserialize)]

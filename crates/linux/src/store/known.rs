@@ -109,6 +109,15 @@ impl Known {
         self.unreadable().map(|unreadable| &unreadable.error)
     }
 
+    /// The records that cannot be read and whose subjects may live.
+    pub(crate) fn unreadable_living<'a>(
+        &'a self,
+        store: &'a Store,
+        tree: &'a Tree,
+    ) -> impl Iterator<Item = &'a Unreadable> {
+        self.unreadable().filter(|it| it.lifetime().is_none_or(|it| store.lives(it, tree)))
+    }
+
     fn unreadable(&self) -> impl Iterator<Item = &Unreadable> {
         self.files.values().filter_map(|(_, subject)| subject.as_ref().err())
     }

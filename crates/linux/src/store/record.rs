@@ -383,8 +383,8 @@ impl Reservation {
     /// The claim that its owner's memory is compared to; none for memory of every page size.
     ///
     /// The memory of a domain that has adopted it counts wherever it lies and whichever its page
-    /// size is: another manager may have moved it, or may have given the domain huge pages. What an
-    /// unreadable record claims is owed as every claim is.
+    /// size is: another manager may have moved it, or may have given the domain huge pages. For the
+    /// claim of an unreadable record, memory of its page size on the claimed nodes counts.
     pub fn claim(&self) -> Option<Claim> {
         let Self { bytes, page_size, .. } = self.clone();
         let is_claim = self.purpose == Purpose::Unknown;

@@ -9,6 +9,7 @@ use super::{
 use crate::error::Error;
 use nearside_policy::{self as policy, ByNode, Claim, Purpose};
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// The changes that an unreadable file blocks, the fewest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -25,10 +26,12 @@ pub enum Blocks {
 /// A record that cannot be read, for example one of another version. Its subject may live.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// The reason, with the file and a way out.
+    /// The reason, with the file.
     pub error: Error,
     /// The file, which names the subject.
     file: String,
+    /// None if it cannot be read.
+    lifetime: Option<Lifetime>,
     /// The memory that it claims or reserves; none if that cannot be read.
     claimed: Option<Box<Reservation>>,
 }
@@ -42,17 +45,50 @@ impl Unreadable {
         text: Option<&[u8]>,
     ) -> Self {
         let claims = text.and_then(format::claims).and_then(sum);
-        let claimed = lifetime.zip(claims).map(|(lifetime, claim)| {
+        let claimed = lifetime.clone().zip(claims).map(|(lifetime, claim)| {
             let Claim { bytes, vcpus, page_size } = claim;
             let (name, purpose) = (name(file), Purpose::Unknown);
             Box::new(Reservation { name, purpose, lifetime, bytes, vcpus, page_size })
         });
-        Self { error, file: file.into(), claimed }
+        Self { error, file: file.into(), lifetime, claimed }
     }
 
-    /// Whether this is the record of that subject.
+    /// Whether this is the record of that subject. A domain that Nearside started has a name, and
+    /// is found, as other groups are, by the path of its cgroup.
     pub(crate) fn is_of(&self, subject: policy::Subject<'_>) -> bool {
-        self.file == file_of(subject)
+        let is_its_cgroup = match subject {
+            policy::Subject::Part(part) => self.cgroup().as_deref() == Some(part.domain()),
+            policy::Subject::Reservation(_) => false,
+        };
+        is_its_cgroup || self.file == file_of(subject)
+    }
+
+    /// None if it cannot be read.
+    pub(crate) fn lifetime(&self) -> Option<&Lifetime> {
+        self.lifetime.as_ref()
+    }
+
+    /// The path of the domain's cgroup: that of the lifetime; if that cannot be read, the name of a
+    /// domain that was found. None if both are unknown, and for a reservation.
+    pub(crate) fn cgroup(&self) -> Option<Cow<'_, str>> {
+        match &self.lifetime {
+            _ if self.is_reservation() => None,
+            Some(Lifetime::Cgroup { path, .. }) => Some(path.into()),
+            Some(Lifetime::Lease { .. } | Lifetime::Term { .. }) => None,
+            None => {
+                let name = unescaped(self.file.strip_suffix(SUFFIX)?)?;
+                name.starts_with('/').then_some(name.into())
+            }
+        }
+    }
+
+    /// Whether its domain may be in any of the cgroups that Nearside made.
+    pub(crate) fn may_be_in_any_own_cgroup(&self) -> bool {
+        self.lifetime.is_none() && self.cgroup().is_none() && !self.is_reservation()
+    }
+
+    fn is_reservation(&self) -> bool {
+        self.file.starts_with(RESERVATION)
     }
 
     /// The changes that it blocks.

@@ -530,10 +530,17 @@ impl Watcher {
     }
 
     /// The groups that patterns match, without those inside or around another domain, this process,
-    /// or the processes that run the host.
+    /// or the processes that run the host. A domain whose record cannot be read is not found anew.
     fn named_by_patterns(&self) -> BTreeMap<String, Found> {
-        let own: BTreeSet<&str> =
-            self.records.values().map(|record| record.cgroup.as_str()).collect();
+        let unreadable: Vec<_> = self.known.unreadable_living(&self.store, &self.tree).collect();
+        let may_be_any = unreadable.iter().any(|record| record.may_be_in_any_own_cgroup());
+        let unreadable: Vec<_> = unreadable.iter().filter_map(|record| record.cgroup()).collect();
+        let own: BTreeSet<&str> = self
+            .records
+            .values()
+            .map(|record| record.cgroup.as_str())
+            .chain(unreadable.iter().map(AsRef::as_ref))
+            .collect();
         let above_own: BTreeSet<&str> = own.iter().flat_map(|path| ancestors(path)).collect();
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
         // In the order of paths, a group comes after the group that contains it.
@@ -545,7 +552,8 @@ impl Watcher {
             // A group directly below the tree's root holds all services, all users or all machines.
             let is_all =
                 ancestors(path).next().is_none() && path.ends_with(".slice") && !group.by_name;
-            if is_hosts || is_all {
+            let is_in_own = || ancestors(path).any(|above| PARENTS.contains(&above));
+            if is_hosts || is_all || may_be_any && is_in_own() {
                 continue;
             }
             let is_started = own.contains(path) && !self.records.contains_key(path);

@@ -19,12 +19,52 @@ fn records_are_read_again_when_they_change() {
     record.part_mut().home.nodes = NodeSet::from([NodeId(0)]);
     made.put(record);
     assert_eq!(home(3).0.as_deref(), Some("0"));
-    made.file("run/nearside/domains/%2Fm%2Fvm.json", "{");
-    let (nodes, records, notices) = home(4);
-    assert_eq!((nodes, records, notices.len()), (None, 0, 1), "{notices:?}");
-    assert!(notices[0].contains("%2Fm%2Fvm.json: cannot read"), "{notices:?}");
     fs::remove_file(made.path("run/nearside/domains/%2Fm%2Fvm.json")).unwrap();
-    assert_eq!(home(5), (None, 0, Vec::new()));
+    assert_eq!(home(4), (None, 0, Vec::new()));
+}
+
+#[test]
+fn a_domain_whose_record_cannot_be_read_is_not_found_anew() {
+    let made = made();
+    for path in ["m/vm", "m/other", "nearside/db", "nearside/db/below"] {
+        made.group(path, 0, [4096, 0]);
+    }
+    let mut watcher = made.watcher(&["m/*", "nearside/*", "nearside/*/*"]);
+    let mut interval = 0;
+    let mut seen = || {
+        interval += 1;
+        let seen = watcher.observe(&History::default(), turn(interval)).unwrap();
+        let parts: Vec<_> = seen.machine.parts.iter().map(|part| part.id.to_string()).collect();
+        (parts.join(" "), watcher.take_notices())
+    };
+    let file = |name: &str| format!("run/nearside/domains/{name}.json");
+    let later = |lifetime: &str| format!(r#"{{"version": 2, "lifetime": {lifetime}}}"#);
+    let of_db = |inode: u64| {
+        let path = r#""path": "/nearside/db""#;
+        later(&format!(r#"{{"cgroup": {{"boot_id": "b", {path}, "inode": {inode}}}}}"#))
+    };
+    let inode = made.record("/nearside/db").inode;
+    assert_eq!(seen().0, "/m/other /m/vm /nearside/db");
+    // The lifetime tells the group, or the name that only a found domain has.
+    made.file(&file("%2Fm%2Fvm"), "{");
+    made.file(&file("db"), &of_db(inode));
+    let (parts, notices) = seen();
+    assert_eq!(parts, "/m/other");
+    let [vm, db] = &notices[..] else { panic!("{notices:?}") };
+    assert!(vm.contains("%2Fm%2Fvm.json: cannot read"), "{notices:?}");
+    assert!(db.contains("db.json: cannot read"), "{notices:?}");
+    // Records of groups that have ended hide no group.
+    fs::remove_file(made.path(&file("%2Fm%2Fvm"))).unwrap();
+    made.file(&file("db"), &of_db(inode + 1));
+    assert_eq!(seen().0, "/m/other /m/vm /nearside/db");
+    // Its group is unknown, so it may be any that Nearside made.
+    made.file(&file("db"), &later("7"));
+    assert_eq!(seen().0, "/m/other /m/vm");
+    // A reservation is of no domain.
+    fs::remove_file(made.path(&file("db"))).unwrap();
+    made.file(&file("reservation+numad-1"), &of_db(inode));
+    made.file(&file("reservation+numad-2"), "{");
+    assert_eq!(seen().0, "/m/other /m/vm /nearside/db");
 }
 
 #[test]

@@ -51,7 +51,10 @@ impl<'a> Reserved<'a> {
     /// The purpose in words.
     fn purpose(&self) -> String {
         match (self.owner, self.guest, self.purpose) {
-            (_, _, "unknown") => "a subject whose record cannot be read".into(),
+            (None, _, "unknown") => "a subject whose record cannot be read".into(),
+            (Some(owner), _, "unknown") => {
+                format!("the domain in {}, whose record cannot be read", printable(owner))
+            }
             (Some(owner), ..) => format!("the guest in {}", printable(owner)),
             (None, Some(guest), _) => format!("the guest {}, which moves here", printable(guest)),
             (None, None, "copies") => "copies of files, while they are made".into(),

@@ -92,7 +92,7 @@ fn another_versions_record_blocks_its_domain_and_claims_only_if_its_own_is_unkno
     fs::write(path, &record).unwrap();
     assert!(run(words("run -q --name other --memory 8M -- true")).status.success());
     let listed = stdout(&run(words("list")));
-    assert!(listed.contains("a subject whose record cannot be read"), "{listed}");
+    assert!(listed.contains("newer, whose record cannot be read"), "{listed}");
     is_refused("run --name newer --memory 8M -- true", &["newer.json", "lease"]);
     is_refused("exec newer -- true", &["newer.json", "lease"]);
     assert_eq!(read(path), record);

@@ -446,6 +446,11 @@ fn journals_of_other_versions_end_with_their_domains() {
     let said = host.lock().unfinished(&host.tree).unwrap_err().to_string();
     assert!(said.contains("version 9") && path.exists(), "{said}");
     other(host.record.inode + 1);
+    // A change whose subject is elsewhere may be of one that lives.
+    let ended = fs::read_to_string(&path).unwrap();
+    fs::write(&path, ended.replace(r#""before":"#, r#""former":"#)).unwrap();
+    assert!(host.lock().unfinished(&host.tree).is_err() && path.exists());
+    fs::write(&path, ended).unwrap();
     assert_eq!(host.lock().unfinished(&host.tree).unwrap(), None);
     assert!(!path.exists());
 }

@@ -1,6 +1,8 @@
 //! The changes that an unreadable record blocks (docs/adr/0025-unreadable-records.md).
 
 use super::{reservations::wanted, *};
+use crate::advise::advise;
+use nearside_policy::CostModel;
 use std::{collections::BTreeSet, os::unix::fs::PermissionsExt};
 
 /// The path of the file of this name with a record.
@@ -111,6 +113,50 @@ fn a_record_of_a_later_version_blocks_its_subject_and_keeps_its_claim() {
     assert!(!file(&made, "a").exists());
 }
 
+/// A pattern may find the cgroup of a domain that Nearside started.
+#[test]
+fn no_other_name_for_its_cgroup_changes_the_subject() {
+    let made = made();
+    make_later(&made, "a");
+    made.group("c");
+    let mut host = made.host();
+    let mut session = host.begin().unwrap();
+    for (path, is_blocked) in [("/nearside/a", true), ("/nearside/c", false)] {
+        session.found(path, "nearside/*");
+        let found = session.host.found_state(&path.into()).unwrap();
+        let transaction = Transaction::new(
+            going(path, 1, 0),
+            &Observation { parts: vec![found], ..session.observe(None).unwrap().clone() },
+        );
+        let changed = session.apply(&transaction).map_err(|refusal| refusal.to_string());
+        match is_blocked {
+            true => assert!(changed.unwrap_err().contains("domains/a.json: cannot read"), "{path}"),
+            false => changed.unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_record_that_becomes_unreadable_under_the_lock_blocks_too() {
+    let made = made();
+    let mut host = made.host();
+    let mut session = host.begin().unwrap();
+    let seen = session.observe(None).unwrap().clone();
+    let mut reserve = |name: &str| {
+        let transaction = Transaction::reserving(wanted(name, 2, 1), Until::Seconds(60), &seen);
+        session.have_changed();
+        session.apply(&transaction).map_err(|refusal| refusal.to_string())
+    };
+    reserve("one").unwrap();
+    fs::write(file(&made, "a"), "{").unwrap();
+    let refused = reserve("two").unwrap_err();
+    assert!(refused.starts_with("no memory can be claimed"), "{refused}");
+    fs::set_permissions(made.path("run/nearside/domains"), fs::Permissions::from_mode(0o777))
+        .unwrap();
+    let refused = reserve("three").unwrap_err();
+    assert!(refused.contains("cannot be trusted"), "{refused}");
+}
+
 #[test]
 fn an_unknown_claim_blocks_claims_alone() {
     type Damage<'a> = &'a dyn Fn(&Made);
@@ -177,10 +223,15 @@ fn a_reservation_of_a_later_version_keeps_its_name_and_its_memory() {
     {
         assert!(refused.contains("reservation+numad-1.json: cannot read"), "{refused}");
     }
-    // So the next answer of numad has another name.
+    // So the next answer of numad has another name, even if nothing is known of the first.
     let names = made.host().reservations().into_iter().map(|it| it.name);
     assert_eq!(names.collect::<BTreeSet<_>>(), ["numad-1", "numad-2"].map(str::to_owned).into());
-    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    fs::write(&path, "{").unwrap();
+    let (mut host, topology) = (made.host(), made.host().topology().unwrap());
+    let advice = advise(&mut host, 1, 0, &CostModel::default(), &topology, || true).unwrap();
+    assert_eq!(advice.reserved.unwrap().name, "numad-3");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "{");
+    fs::write(&path, &text).unwrap();
     made.file("proc/uptime", "161.00 1.00\n");
     reserve(&made, "numad-1", 2, 300).unwrap();
 }
