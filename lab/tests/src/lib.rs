@@ -26,5 +26,6 @@ pub use memory::{
     text_pages,
 };
 pub use starts::{
-    Levelling, assert_refused, assert_the_kernel_covers_all_claims, end, go_on, parallel_starts,
+    Levelling, assert_refused, assert_the_kernel_covers, assert_the_kernel_covers_all_claims, end,
+    go_on, parallel_starts,
 };

@@ -72,6 +72,15 @@ impl Look {
         by_node(&self.domain_named(name)["claim"]["bytes"])
     }
 
+    /// The claims of all domains, in bytes by node.
+    pub fn claimed_bytes(&self) -> [u64; 4] {
+        let claims = self.names().into_iter().flat_map(|name| self.claim(name));
+        claims.fold([0; 4], |mut sums, (node, bytes)| {
+            sums[node as usize] += bytes;
+            sums
+        })
+    }
+
     /// The names of the domains.
     pub fn names(&self) -> Vec<&str> {
         self.each_domain().map(|domain| domain["name"].as_str().unwrap()).collect()

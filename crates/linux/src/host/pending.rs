@@ -452,8 +452,8 @@ fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Leaves a transaction as a process does that is killed within it, after this many steps and
-/// records.
+/// Leaves a transaction as a process does that is killed within it: after this many steps and
+/// records, or before it rolls a refused step back.
 #[cfg(test)]
 pub(super) fn kill_within(
     mut pending: Pending<'_>,
@@ -461,13 +461,14 @@ pub(super) fn kill_within(
     steps: usize,
     records: usize,
 ) {
-    pending.plan(transaction).unwrap();
-    for step in &transaction.steps[..steps] {
-        pending.take_step(&step.action).unwrap();
-    }
-    if steps == transaction.steps.len() {
-        let records = records.min(pending.changes.len());
-        pending.writer.lock.put_all(&pending.changes[..records]).unwrap();
+    if pending.plan(transaction).is_ok() {
+        let mut taken = transaction.steps.iter().take(steps);
+        let are_taken = taken.all(|step| pending.take_step(&step.action).is_ok());
+        // Without a journal, a written record commits.
+        if are_taken && steps >= transaction.steps.len() && pending.has_journal {
+            let records = records.min(pending.changes.len());
+            pending.writer.lock.put_all(&pending.changes[..records]).unwrap();
+        }
     }
     // A killed process rolls nothing back.
     std::mem::forget(pending);

@@ -1,6 +1,7 @@
 //! Transactions on a made-up host: plain files stand for the kernel's.
 
 mod faults;
+mod random;
 mod reservations;
 mod unreadable;
 
@@ -14,7 +15,6 @@ use nearside_policy::{
     Affinity, Claim, Home, Limits, MemoryPolicy, Origin, PageSize, PartId, Purpose, Until,
 };
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
-use proptest::prelude::*;
 use std::{fs, os::unix::fs::symlink, path::PathBuf};
 
 const MIB: u64 = 1 << 20;
@@ -446,179 +446,4 @@ fn a_roll_back_leaves_domains_alone_that_have_ended() {
     drop(made.host().begin().unwrap());
     let left: Vec<_> = made.state().into_iter().map(|(record, ..)| record.name).collect();
     assert_eq!(left, ["a"]);
-}
-
-#[derive(Debug, Clone)]
-enum Event {
-    /// A domain gets a home on a node.
-    Move { one: usize, node: u32 },
-    /// Two domains exchange homes.
-    Exchange { one: usize, other: usize },
-    /// A new domain claims memory.
-    Start { node: u32, mib: u64 },
-    /// Memory is reserved.
-    Reserve { node: u32, mib: u64 },
-    /// The first reservation ends, and a domain moves to where it was.
-    Replace { one: usize },
-    /// The plan of the interval before is applied late.
-    Late,
-}
-
-/// An event, the domain and file that the kernel refuses, and the step at which the process dies.
-type Attempt = (Event, Option<(usize, bool)>, Option<(usize, usize)>);
-
-fn events() -> impl Strategy<Value = Attempt> {
-    let event = prop_oneof![
-        (0..8_usize, 0..NODES).prop_map(|(one, node)| Event::Move { one, node }),
-        (0..8_usize, 0..8_usize).prop_map(|(one, other)| Event::Exchange { one, other }),
-        (0..NODES, 1..200_u64).prop_map(|(node, mib)| Event::Start { node, mib }),
-        (0..NODES, 1..200_u64).prop_map(|(node, mib)| Event::Reserve { node, mib }),
-        (0..8_usize).prop_map(|one| Event::Replace { one }),
-        Just(Event::Late),
-    ];
-    let refusal = proptest::option::of((0..8_usize, any::<bool>()));
-    let kill = proptest::option::weighted(0.3, (0..=8_usize, 0..=2_usize));
-    (event, refusal, kill)
-}
-
-/// Claims and reservations by node, in MiB.
-fn promised(made: &Made) -> [u64; NODES as usize] {
-    let mut sums = [0; NODES as usize];
-    let records = made.state();
-    let claims = records.iter().filter_map(|(record, ..)| record.part().claim.as_ref());
-    let reservations = reserved(made);
-    let reserved = reservations.iter().map(|reservation| &reservation.bytes);
-    for (node, bytes) in claims.map(|claim| &claim.bytes).chain(reserved).flatten() {
-        sums[node.0 as usize] += bytes / MIB;
-    }
-    sums
-}
-
-/// The reservations, by name.
-fn reserved(made: &Made) -> Vec<nearside_policy::Reservation> {
-    let mut reservations = made.host().reservations();
-    reservations.sort_by(|one, other| one.name.cmp(&other.name));
-    reservations
-}
-
-fn reservation(name: String, node: u32, mib: u64) -> nearside_policy::Reservation {
-    let bytes = [(NodeId(node), mib * MIB)].into();
-    nearside_policy::Reservation { name, bytes, ..Default::default() }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    /// Random plans over domains and reservations, some of them late, with random refusals and
-    /// kills. Each transaction is applied as a whole or not at all, and promises never exceed a
-    /// node.
-    #[test]
-    fn transactions_hold_as_a_whole_or_not_at_all(
-        events in proptest::collection::vec(events(), 1..20),
-    ) {
-        let made = Made::new();
-        made.file("proc/uptime", "100.00 1.00\n");
-        made.domain("d0", 0, 150);
-        made.domain("d1", 1, 250);
-        let mut late: Option<Transaction> = None;
-        for (number, (event, refusal, death)) in events.into_iter().enumerate() {
-            let before = made.state();
-            let reserved = reserved(&made);
-            let name = |n: usize| before[n % before.len()].0.name.clone();
-            let node_of = |n: usize| {
-                before[n % before.len()].0.part().home.nodes.first().unwrap().0
-            };
-            let mib = |n: usize| {
-                before[n % before.len()].0.part().claim.as_ref().unwrap().total_bytes() / MIB
-            };
-            let seen = made.host().observe_from(None).unwrap();
-            let steps = match event {
-                Event::Move { one, node } => going(&name(one), node, mib(one)),
-                Event::Exchange { one, other } if name(one) != name(other) => [
-                    going(&name(one), node_of(other), mib(one)),
-                    going(&name(other), node_of(one), mib(other)),
-                ]
-                .concat(),
-                Event::Exchange { one, .. } => going(&name(one), node_of(one), mib(one)),
-                Event::Start { node, mib } => {
-                    // Another process starts a domain, if its claim fits.
-                    if seen.available_bytes(NodeId(node), Default::default()) >= mib * MIB {
-                        made.domain(&format!("s{number}"), node, mib);
-                    }
-                    continue;
-                }
-                Event::Reserve { node, mib } => {
-                    let reservation = reservation(format!("r{number}"), node, mib);
-                    let action = Action::Reserve { reservation, until: Until::Seconds(60) };
-                    vec![Step { action, reason: Reason::NotNeeded }]
-                }
-                Event::Replace { one } => {
-                    let Some(first) = reserved.first() else { continue };
-                    let node = first.bytes.keys().next().unwrap().0;
-                    let action = Action::Release { name: first.name.clone() };
-                    let release = Step { action, reason: Reason::NotNeeded };
-                    [vec![release], going(&name(one), node, mib(one))].concat()
-                }
-                Event::Late => match late.take() {
-                    Some(transaction) => transaction.steps,
-                    None => continue,
-                },
-            };
-            let transaction = match late.take() {
-                // The earlier plan is applied now, this one in the next interval.
-                Some(earlier) => {
-                    late = Some(Transaction::new(steps, &seen));
-                    earlier
-                }
-                None if number % 3 == 0 => {
-                    late = Some(Transaction::new(steps, &seen));
-                    continue;
-                }
-                None => Transaction::new(steps, &seen),
-            };
-            let refusing = refusal.map(|(n, is_cpus)| {
-                let file = if is_cpus { "cpuset.cpus" } else { "cpuset.mems" };
-                (name(n), file)
-            });
-            if let Some((name, file)) = &refusing {
-                made.refuse(name, file);
-            }
-            let is_fresh = transaction.check(&seen).is_ok();
-            let applied = match death {
-                Some((steps, records)) if is_fresh && refusing.is_none() => {
-                    // A single record needs no journal: to write it is to commit.
-                    let records = if transaction.steps.len() == 1 { 0 } else { records };
-                    kill(&made, &transaction, steps.min(transaction.steps.len()), records);
-                    drop(made.host().begin().unwrap());
-                    Err("killed".to_owned())
-                }
-                _ => {
-                    let applied = made.host().begin().unwrap().apply(&transaction);
-                    applied.map_err(|why| why.to_string())
-                }
-            };
-            if let Some((name, file)) = &refusing {
-                made.obey(name, file);
-            }
-            let after = made.state();
-            match applied {
-                Err(why) => {
-                    prop_assert_eq!(&after, &before, "{}", why);
-                    prop_assert_eq!(super::tests::reserved(&made), reserved, "{}", why);
-                }
-                Ok(()) => {
-                    for (record, cpus, mems) in &after {
-                        let part = record.part();
-                        let node = part.home.nodes.first().unwrap();
-                        prop_assert_eq!(&part.claim.as_ref().unwrap().nodes(), &part.home.nodes);
-                        prop_assert_eq!(cpus, &super::tests::cpus(node.0).to_string());
-                        prop_assert_eq!(mems, &node.to_string());
-                    }
-                }
-            }
-            prop_assert!(!made.journal().exists());
-            let sums = promised(&made);
-            prop_assert!(sums.iter().all(|&mib| mib <= FREE_MIB), "{:?}", sums);
-        }
-    }
 }
